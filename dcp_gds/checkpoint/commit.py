@@ -1,0 +1,213 @@
+"""Commit: the steps that make a checkpoint appear in its directory at once, or not at all.
+
+A checkpoint is committed by renaming `.metadata`. Everything that it names has been synced before,
+under file names that no earlier checkpoint uses; so at every moment the directory holds the old
+checkpoint or the new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
+
+from dcp_gds.errors import (
+    CorruptCheckpointError,
+    DcpGdsError,
+    TransferError,
+    UnsupportedError,
+)
+from dcp_gds.format.metadata import (
+    ShardFileRecord,
+    load_metadata,
+    safe_relative_path,
+    split_metadata,
+)
+
+__all__ = [
+    "ShardFileResult",
+    "check_complete",
+    "check_shard_files",
+    "create_directory",
+    "metadata_path",
+    "publish",
+    "remove_replaced",
+    "shard_files_of",
+    "sync_directory",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFileResult:
+    """What a rank tells the coordinator about a shard file it wrote."""
+
+    record: ShardFileRecord
+    rank: int
+    host: str
+
+
+def metadata_path(directory: Path, *, rank: int | None) -> Path:
+    """Path of the checkpoint's metadata file, or one rank's when ranks do not work together."""
+    return directory / (".metadata" if rank is None else f"__{rank}.metadata")
+
+
+def create_directory(directory: Path, *, sync: bool) -> None:
+    """Create a directory and its missing parents, and sync each entry that was made.
+
+    Raises
+    ------
+    TransferError
+        With errno and path.
+    """
+    missing = []
+    path = directory
+    while not path.is_dir() and path != path.parent:
+        missing.append(path)
+        path = path.parent
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _transfer_error(
+            error, "cannot create the checkpoint's directory", directory
+        ) from error
+    if sync:
+        # Another rank may have made them at the same moment: syncing the parents twice does no
+        # harm.
+        for made in missing:
+            sync_directory(made.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the entries of a directory durable.
+
+    Raises
+    ------
+    TransferError
+        With errno and path.
+    """
+    try:
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise _transfer_error(error, "cannot sync the directory", directory) from error
+
+
+def check_complete(metadata: Metadata, written: Iterable[MetadataIndex]) -> None:
+    """Compare what was written with what the checkpoint promises.
+
+    Raises
+    ------
+    UnsupportedError
+        If an item is missing; names it.
+    """
+    written = set(written)
+    for fqn, entry in metadata.state_dict_metadata.items():
+        if isinstance(entry, TensorStorageMetadata):
+            expected = [MetadataIndex(fqn, chunk.offsets) for chunk in entry.chunks]
+        else:
+            expected = [MetadataIndex(fqn)]
+        for index in expected:
+            if index not in written:
+                raise UnsupportedError(
+                    f"{fqn}: the plan has an item at offset {index.offset} that no rank wrote; the"
+                    " checkpoint is not committed"
+                )
+
+
+def check_shard_files(directory: Path, results: Iterable[ShardFileResult]) -> None:
+    """Make sure that the coordinator sees every shard file, with its length.
+
+    Raises
+    ------
+    CorruptCheckpointError
+        If one is missing or has another length: names rank, host and path.
+    """
+    for result in results:
+        path = directory / result.record.name
+        try:
+            length: int | None = path.lstat().st_size
+        except FileNotFoundError:
+            length = None
+        except OSError as error:
+            raise _transfer_error(error, "cannot look at a shard file", path) from error
+        if length != result.record.length:
+            seen = "no such file" if length is None else f"{length} bytes"
+            raise CorruptCheckpointError(
+                f"rank {result.rank} on host {result.host} wrote {result.record.length} bytes,"
+                f" the coordinator on host {socket.gethostname()} sees {seen}: all ranks have to"
+                " save to a directory that they share; on node-local drives save one checkpoint"
+                " per node",
+                path,
+            )
+
+
+def publish(path: Path, data: bytes, *, token: str, sync: bool) -> None:
+    """Write a metadata file under a temporary name and rename it over `path`.
+
+    Raises
+    ------
+    TransferError
+        With errno and path. The old file, if there was one, is untouched unless the rename was
+        done.
+    """
+    temporary = path.with_name(f"{path.name}-{token}.tmp")
+    try:
+        with contextlib.ExitStack() as undo:
+            fd = os.open(
+                temporary,
+                os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
+                0o666,
+            )
+            undo.callback(temporary.unlink, missing_ok=True)
+            with os.fdopen(fd, "wb") as file:
+                file.write(data)
+                file.flush()
+                if sync:
+                    os.fsync(file.fileno())
+            temporary.rename(path)
+            undo.pop_all()
+    except OSError as error:
+        raise _transfer_error(error, "cannot publish the metadata", path) from error
+    if sync:
+        sync_directory(path.parent)
+
+
+def shard_files_of(path: Path) -> frozenset[str]:
+    """Names of the shard files that a metadata file refers to; none if it cannot be read.
+
+    What cannot be read names nothing that may be removed.
+    """
+    try:
+        data = path.read_bytes()
+        pickled, _ = split_metadata(data, path=path)
+        metadata = load_metadata(bytes(pickled), path=path)
+        storage = metadata.storage_data or {}
+        return frozenset(
+            safe_relative_path(info.relative_path, path=path) for info in storage.values()
+        )
+    except (OSError, DcpGdsError):
+        return frozenset()
+
+
+def remove_replaced(directory: Path, names: Iterable[str]) -> None:
+    """Remove shard files that only the replaced metadata named.
+
+    The new checkpoint is committed already: a file that cannot be removed costs room and nothing
+    else.
+    """
+    for name in names:
+        with contextlib.suppress(OSError):
+            (directory / name).unlink()
+
+
+def _transfer_error(error: OSError, what: str, path: Path) -> TransferError:
+    """An OSError with what was being done, and its errno and path."""
+    return TransferError(error.errno or 0, f"{what}: {error.strerror}", error.filename or path)

@@ -1,0 +1,284 @@
+"""Locator: finds where the items of one shard file are, whoever wrote it."""
+
+from __future__ import annotations
+
+import operator
+import struct
+from dataclasses import dataclass
+
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import LoadItemType, ReadItem
+
+from dcp_gds.checkpoint.box import Box
+from dcp_gds.checkpoint.loaditem import Checks, LoadItem, Place
+from dcp_gds.checkpoint.sidereader import SideReader
+from dcp_gds.errors import CorruptCheckpointError, UnsupportedError
+from dcp_gds.format.archive import StoredTensor, read_stored_tensor
+from dcp_gds.format.envelope import Envelope, EnvelopeCache, TensorForm
+from dcp_gds.format.extent import Extent
+from dcp_gds.format.footer import (
+    FOOTER_TAIL_LENGTH,
+    Footer,
+    FooterItem,
+    block_extents,
+    decode_footer,
+    footer_crc32,
+    parse_footer_tail,
+)
+from dcp_gds.format.metadata import ShardFileRecord
+from dcp_gds.io.checksum import crc32_of_bytes
+
+__all__ = ["Envelopes", "Locator"]
+
+_CRC32 = struct.Struct("<I")
+
+
+class Envelopes:
+    """The envelopes that writers of this torch put around tensors, with and without checksums."""
+
+    def __init__(self) -> None:
+        self._caches = {checksum: EnvelopeCache(checksum=checksum) for checksum in (True, False)}
+        for cache in self._caches.values():
+            cache.renew()
+
+    def expected(self, form: TensorForm, *, checksum: bool) -> Envelope | None:
+        """The envelope of a form; None if torch.save does not write such tensors."""
+        try:
+            return self._caches[checksum].get(form)
+        except UnsupportedError:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Located:
+    """A stored chunk that has been found."""
+
+    payload: Extent
+    stored: StoredTensor | None
+    checks: Checks | None
+
+
+class Locator:
+    """Finds the items of a shard file.
+
+    Where the metadata tell a contiguous tensor of a known dtype, the envelope that torch.save would
+    write is known; if the footer says, or the head's own bytes, that it is the one in the file, the
+    payload's place is known and nothing has to be parsed. Everything else goes through torch.load.
+
+    Parameters
+    ----------
+    side
+        The file.
+    record
+        What the committed metadata say of the file; None for a stock checkpoint, which has no
+        footer.
+    verify
+        Whether checksums are wanted.
+
+    Raises
+    ------
+    CorruptCheckpointError
+        If file, footer and record disagree.
+    """
+
+    def __init__(
+        self,
+        side: SideReader,
+        *,
+        record: ShardFileRecord | None,
+        metadata: Metadata,
+        envelopes: Envelopes,
+        verify: bool,
+    ) -> None:
+        self._side = side
+        self._metadata = metadata
+        self._envelopes = envelopes
+        self._verify = verify
+        self._footer = None if record is None else _read_footer(side, record)
+        items = () if self._footer is None else self._footer.items
+        self._footer_items = {item.extent.offset: item for item in items}
+        self._located: dict[int, _Located] = {}
+
+    def locate(self, read_item: ReadItem, info: _StorageInfo) -> LoadItem:
+        """Find one read item.
+
+        Raises
+        ------
+        CorruptCheckpointError
+            With the item's name, path and offset: a range outside the file, an archive that is
+            none, or a head that is not the committed one.
+        """
+        extent = Extent(info.offset, info.length)
+        descriptors = tuple(info.transform_descriptors or ())
+        try:
+            self._check_inside(extent)
+            located = self._located.get(extent.offset)
+            if located is None:
+                located = self._find(read_item, extent, transformed=bool(descriptors))
+                self._located[extent.offset] = located
+            place = None if located.stored is None else _place(read_item, located.stored)
+        except CorruptCheckpointError as error:
+            raise CorruptCheckpointError(
+                str(error.args[0]),
+                self._side.path,
+                offset=extent.offset,
+                fqn=read_item.storage_index.fqn,
+            ) from error
+        return LoadItem(
+            read_item,
+            extent,
+            located.payload,
+            located.checks,
+            located.stored,
+            place,
+            transform_descriptors=descriptors,
+        )
+
+    def _check_inside(self, extent: Extent) -> None:
+        """Raise unless an item lies inside the file."""
+        if extent.offset < 0 or extent.length < 0 or extent.end > self._side.length:
+            raise CorruptCheckpointError(
+                f"the metadata place it at [{extent.offset}, {extent.end}), the file has"
+                f" {self._side.length} bytes"
+            )
+
+    def _find(self, read_item: ReadItem, extent: Extent, *, transformed: bool) -> _Located:
+        """Find a stored chunk."""
+        footer_item = self._footer_item(extent)
+        if transformed:
+            return _Located(extent, None, None)
+        if read_item.type == LoadItemType.BYTE_IO:
+            return _Located(extent, None, self._checks(footer_item))
+        form = self._promised_form(read_item.storage_index)
+        checksum = self._footer is None or self._footer.checksums
+        envelope = None if form is None else self._envelopes.expected(form, checksum=checksum)
+        if form is not None and envelope is not None:
+            payload = Extent(extent.offset + len(envelope.head), form.length)
+            if self._is_envelope(envelope, payload, extent, footer_item):
+                stored = StoredTensor(
+                    form.dtype,
+                    form.size,
+                    form.stride,
+                    Extent(payload.offset - extent.offset, payload.length),
+                )
+                if footer_item is not None:
+                    return _Located(payload, stored, self._checks(footer_item))
+                return _Located(payload, stored, self._zip_checks(payload, extent))
+        return self._parse(extent, footer_item)
+
+    def _footer_item(self, extent: Extent) -> FooterItem | None:
+        """The footer's entry of an item; None in a file that has no footer."""
+        if self._footer is None:
+            return None
+        footer_item = self._footer_items.get(extent.offset)
+        if footer_item is None or footer_item.extent != extent:
+            raise CorruptCheckpointError(
+                f"the metadata place it at [{extent.offset}, {extent.end}), the footer does not"
+            )
+        return footer_item
+
+    def _promised_form(self, index: MetadataIndex) -> TensorForm | None:
+        """The form that the metadata promise: the dtype and the chunk's size."""
+        entry = self._metadata.state_dict_metadata.get(index.fqn)
+        if not isinstance(entry, TensorStorageMetadata):
+            return None
+        hint = index.index
+        chunks = entry.chunks
+        if hint is not None and 0 <= hint < len(chunks) and chunks[hint].offsets == index.offset:
+            return TensorForm.contiguous(entry.properties.dtype, chunks[hint].sizes)
+        for chunk in chunks:
+            if chunk.offsets == index.offset:
+                return TensorForm.contiguous(entry.properties.dtype, chunk.sizes)
+        return None
+
+    def _is_envelope(
+        self, envelope: Envelope, payload: Extent, extent: Extent, footer_item: FooterItem | None
+    ) -> bool:
+        """Whether the item's archive is this envelope around a payload."""
+        if payload.end + len(envelope.tail) != extent.end:
+            return False
+        if footer_item is not None:
+            return (payload, envelope.head_crc32) == (footer_item.payload, footer_item.head_crc32)
+        return self._side.read(Extent(extent.offset, len(envelope.head))) == envelope.head
+
+    def _parse(self, extent: Extent, footer_item: FooterItem | None) -> _Located:
+        """Let torch.load say what is in an archive."""
+        with self._side.view(extent) as view:
+            stored = read_stored_tensor(view, archive_length=extent.length)
+        payload = Extent(extent.offset + stored.storage.offset, stored.storage.length)
+        if footer_item is None:
+            return _Located(payload, stored, self._zip_checks(payload, extent))
+        if payload != footer_item.payload:
+            raise CorruptCheckpointError(
+                f"its archive has the payload at [{payload.offset}, {payload.end}), the footer at"
+                f" [{footer_item.payload.offset}, {footer_item.payload.end})"
+            )
+        head = self._side.read(Extent(extent.offset, payload.offset - extent.offset))
+        computed = crc32_of_bytes(head)
+        if computed != footer_item.head_crc32:
+            raise CorruptCheckpointError(
+                f"its head has CRC-32 {computed:08x}, the footer says {footer_item.head_crc32:08x}"
+            )
+        return _Located(payload, stored, self._checks(footer_item))
+
+    def _checks(self, footer_item: FooterItem | None) -> Checks | None:
+        """The checks that a footer offers."""
+        if footer_item is None or self._footer is None or not self._footer.checksums:
+            return None
+        if not self._verify:
+            return None
+        blocks = block_extents(
+            footer_item.payload,
+            alignment=self._footer.alignment,
+            block_length=self._footer.block_length,
+        )
+        return Checks(tuple(blocks), footer_item.block_crc32s, partial=True)
+
+    def _zip_checks(self, payload: Extent, extent: Extent) -> Checks | None:
+        """The check that a stock archive offers: the CRC-32 right behind the payload."""
+        if not self._verify or not payload.length or payload.end + 8 > extent.end:
+            return None
+        descriptor = self._side.read(Extent(payload.end, 8))
+        (crc32,) = _CRC32.unpack_from(descriptor, 4)
+        # Zero is what torch.save writes when it computes none.
+        if descriptor[:4] != b"PK\x07\x08" or not crc32:
+            return None
+        return Checks((payload,), (crc32,), partial=False)
+
+
+def _place(read_item: ReadItem, stored: StoredTensor) -> Place:
+    """Find a read item's box in its stored tensor."""
+    starts, sizes = read_item.storage_offsets, tuple(read_item.lengths)
+    ends = [start + size for start, size in zip(starts, sizes, strict=True)]
+    if len(ends) != len(stored.size) or any(map(operator.gt, ends, stored.size)):
+        raise CorruptCheckpointError(
+            f"the plan, made from the metadata, reads up to {tuple(ends)}, the stored tensor has"
+            f" size {stored.size}"
+        )
+    itemsize = stored.dtype.itemsize
+    strides = tuple(stride * itemsize for stride in stored.stride)
+    offset = stored.first + sum(map(operator.mul, starts, strides))
+    return Place(Box(sizes, strides, itemsize), offset)
+
+
+def _read_footer(side: SideReader, record: ShardFileRecord) -> Footer:
+    """Read a footer and compare it with what the committed metadata say of the file."""
+    if side.length != record.length:
+        raise CorruptCheckpointError(
+            f"the file has {side.length} bytes, {record.length} were committed", side.path
+        )
+    tail_length = min(FOOTER_TAIL_LENGTH, side.length)
+    tail = side.read(Extent(side.length - tail_length, tail_length))
+    extent = parse_footer_tail(tail, file_length=side.length, path=side.path)
+    if extent is None:
+        raise CorruptCheckpointError("the committed footer is not there", side.path)
+    data = side.read(extent)
+    computed = footer_crc32(data)
+    if computed != record.footer_crc32:
+        raise CorruptCheckpointError(
+            f"the footer has CRC-32 {computed:08x}, {record.footer_crc32:08x} was committed",
+            side.path,
+            offset=extent.offset,
+        )
+    return decode_footer(data, file_length=side.length, path=side.path)

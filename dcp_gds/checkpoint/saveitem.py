@@ -1,0 +1,223 @@
+"""Save item: a write item that has been looked at once: its size and memory are known."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from dcp_gds.errors import UnsupportedError
+from dcp_gds.format.envelope import Envelope, EnvelopeCache, TensorForm
+from dcp_gds.format.placement import ItemSize
+from dcp_gds.io.device import device_of
+
+__all__ = [
+    "SaveItem",
+    "address_of",
+    "byte_item_data",
+    "is_copied",
+    "look_at_items",
+    "resolve_tensor",
+]
+
+# Below this a payload is copied into a seam: several small writes cost more than one copy at memory
+# speed.
+COPIED_LENGTH_MAX = 256 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class SaveItem:
+    """What must be known of a write item before the first byte is written.
+
+    Parameters
+    ----------
+    envelope
+        Around a tensor's payload; None for a byte item.
+    size
+        Lengths, and where in memory the payload lies modulo the alignment when it is not copied.
+    transient
+        The planner allocated the value for this save: it is released now, and resolved again when
+        it is written.
+    data
+        A byte item's value, when it is held until it is written.
+    """
+
+    write_item: WriteItem
+    envelope: Envelope | None
+    size: ItemSize
+    transient: bool = False
+    data: io.BytesIO | None = None
+
+    @property
+    def fqn(self) -> str:
+        """The item's fully qualified name."""
+        return self.write_item.index.fqn
+
+
+def look_at_items(
+    plan: SavePlan,
+    planner: SavePlanner,
+    *,
+    alignment: int,
+    envelopes: EnvelopeCache,
+    held_bytes_max: int,
+) -> list[SaveItem]:
+    """Resolve every write item once, and put the items in the order of the file.
+
+    Byte items come first, because their length is known only when they are resolved; they are held
+    up to `held_bytes_max`. Then items that are copied, then large tensors, both in the plan's
+    order.
+
+    Raises
+    ------
+    UnsupportedError
+        If an item cannot be saved without losing something; names it.
+    """
+    byte_items, held = [], 0
+    for write_item in plan.items:
+        if write_item.type == WriteItemType.BYTE_IO:
+            item = _look_at_bytes(write_item, planner, alignment=alignment)
+            held += item.size.payload_length
+            if held > held_bytes_max:
+                held -= item.size.payload_length
+                item = SaveItem(write_item, None, item.size, transient=True)
+            byte_items.append(item)
+    tensors = [
+        _look_at_tensor(write_item, planner, alignment=alignment, envelopes=envelopes)
+        for write_item in plan.items
+        if write_item.type != WriteItemType.BYTE_IO
+    ]
+    return _copied_first([*byte_items, *tensors])
+
+
+def resolve_tensor(write_item: WriteItem, planner: SavePlanner) -> torch.Tensor:
+    """Ask the planner for a write item's tensor and refuse what cannot be saved rightly.
+
+    Raises
+    ------
+    UnsupportedError
+        Naming the item: not a plain dense tensor in host memory.
+    """
+    value = planner.resolve_data(write_item)
+    fqn = write_item.index.fqn
+    if not isinstance(value, torch.Tensor):
+        raise UnsupportedError(f"{fqn}: the planner gave {type(value).__name__} for a tensor item")
+    tensor = value.detach()
+    if type(tensor) is not torch.Tensor:
+        raise UnsupportedError(
+            f"{fqn}: cannot save a {type(tensor).__name__}: its bytes alone would lose what the"
+            " subclass adds; convert it to a plain tensor, or unwrap it in the planner"
+        )
+    if tensor.is_quantized or tensor.layout is not torch.strided or tensor.is_meta:
+        kind = "meta" if tensor.is_meta else f"{tensor.layout} {tensor.dtype}"
+        raise UnsupportedError(
+            f"{fqn}: cannot save a {kind} tensor: DCP loads into plain dense tensors, which would"
+            " lose a scale, indices or all data; save its dense parts under names of their own"
+        )
+    device_of(tensor)
+    return tensor
+
+
+def byte_item_data(item: SaveItem, planner: SavePlanner) -> io.BytesIO:
+    """Return a byte item's value, resolved again when it is not held.
+
+    Raises
+    ------
+    UnsupportedError
+        If it is not as long as it was when the file was laid out.
+    """
+    if item.data is not None:
+        return item.data
+    data = _resolve_bytes(item.write_item, planner)
+    length = data.getbuffer().nbytes
+    if length != item.size.payload_length:
+        raise UnsupportedError(
+            f"{item.fqn}: serialized to {item.size.payload_length} bytes, then to {length}: it"
+            " changed during the save; do not change the state while it is saved, or raise"
+            " staging_bytes_max so that it is held"
+        )
+    return data
+
+
+def is_copied(tensor: torch.Tensor) -> bool:
+    """Whether a tensor goes through seams: small, not dense, or lazily conjugate or negative."""
+    return tensor.nbytes <= COPIED_LENGTH_MAX or not _is_plain_dense(tensor)
+
+
+def address_of(buffer: memoryview) -> int:
+    """Address of a writable buffer that is not empty."""
+    return torch.frombuffer(buffer, dtype=torch.uint8).data_ptr()
+
+
+def _look_at_tensor(
+    write_item: WriteItem, planner: SavePlanner, *, alignment: int, envelopes: EnvelopeCache
+) -> SaveItem:
+    """Resolve a tensor, note form and address, and let go of it."""
+    tensor = resolve_tensor(write_item, planner)
+    form = _form_of(tensor)
+    try:
+        envelope = envelopes.get(form)
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{write_item.index.fqn}: {error}") from error
+    copied = is_copied(tensor)
+    remainder = None if copied else device_of(tensor).memory(tensor).address % alignment
+    size = ItemSize(len(envelope.head), form.length, len(envelope.tail), remainder)
+    if copied:
+        return SaveItem(write_item, envelope, size)
+    # When the storage dies with our reference, the planner made it for this save alone.
+    storage: Any = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]  # torch's
+    del tensor
+    return SaveItem(write_item, envelope, size, transient=bool(storage.expired()))
+
+
+def _form_of(tensor: torch.Tensor) -> TensorForm:
+    """The form in which a tensor is stored: its own if it is dense, else contiguous."""
+    if _is_plain_dense(tensor):
+        return TensorForm(tensor.dtype, tuple(tensor.size()), tensor.stride())
+    return TensorForm.contiguous(tensor.dtype, tensor.size())
+
+
+def _look_at_bytes(write_item: WriteItem, planner: SavePlanner, *, alignment: int) -> SaveItem:
+    """Resolve a byte item and hold its value."""
+    data = _resolve_bytes(write_item, planner)
+    with data.getbuffer() as buffer:
+        length = buffer.nbytes
+        copied = length <= COPIED_LENGTH_MAX
+        remainder = None if copied else address_of(buffer) % alignment
+    return SaveItem(write_item, None, ItemSize(0, length, 0, remainder), data=data)
+
+
+def _resolve_bytes(write_item: WriteItem, planner: SavePlanner) -> io.BytesIO:
+    """Ask the planner for a byte item."""
+    value = planner.resolve_data(write_item)
+    if not isinstance(value, io.BytesIO):
+        raise UnsupportedError(
+            f"{write_item.index.fqn}: the planner gave {type(value).__name__} for a byte item"
+        )
+    return value
+
+
+def _copied_first(items: Iterable[SaveItem]) -> list[SaveItem]:
+    """Stable order: what is copied in front, so that it forms few, long seams."""
+    return sorted(items, key=lambda item: item.size.remainder is not None)
+
+
+def _is_plain_dense(tensor: torch.Tensor) -> bool:
+    """Whether the elements fill one range without gap or overlap, and the bytes are the values."""
+    if tensor.is_conj() or tensor.is_neg():
+        return False
+    if tensor.is_contiguous():
+        return True
+    expected = 1
+    for stride, extent in sorted(zip(tensor.stride(), tensor.size(), strict=True)):
+        if extent == 1:
+            continue
+        if stride != expected:
+            return False
+        expected *= extent
+    return True

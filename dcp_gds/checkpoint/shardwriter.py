@@ -1,0 +1,265 @@
+"""Shard writer: writes the items of one shard file, bodies from memory, the rest through seams."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.distributed.checkpoint.planner import SavePlanner
+
+from dcp_gds.checkpoint.itemchecksum import ItemChecksum, PayloadChecksum
+from dcp_gds.checkpoint.packing import packed_pieces
+from dcp_gds.checkpoint.saveitem import (
+    SaveItem,
+    address_of,
+    byte_item_data,
+    is_copied,
+    resolve_tensor,
+)
+from dcp_gds.checkpoint.shardlayout import ShardLayout
+from dcp_gds.errors import UnsupportedError
+from dcp_gds.format.extent import Extent
+from dcp_gds.format.footer import Footer, FooterItem, block_extents, encode_footer
+from dcp_gds.format.placement import Placement
+from dcp_gds.io.checksum import crc32_of, crc32_of_bytes
+from dcp_gds.io.device import MemoryRange, device_of
+from dcp_gds.io.engine import Completion, Operation, Transfer
+from dcp_gds.io.seam import Reservation, SeamStream
+from dcp_gds.io.shardfile import ShardFile
+from dcp_gds.io.staging import StagingPool
+from dcp_gds.io.transferqueue import TransferQueue
+
+__all__ = ["ShardWriter"]
+
+# A piece of a packed tensor is small enough to be in cache still when it is summed and copied.
+_PIECE_BYTES = 256 << 10
+
+
+@dataclass(slots=True, eq=False)
+class _ItemWrite:
+    """An item on its way: its tail and its footer entry wait for the checksums of its payload."""
+
+    index: int
+    item: SaveItem
+    placement: Placement
+    tail: Reservation | None = None
+    checksum: PayloadChecksum | None = None
+    held: int = 0
+
+
+class ShardWriter:
+    """Writes one shard file.
+
+    Parameters
+    ----------
+    shard
+        The file's layout.
+    transfer_bytes
+        Largest transfer of a body.
+    checksum
+        Whether to compute CRC-32s.
+    held_bytes_max
+        Values that the planner allocates for this save are kept until they are written: most bytes
+        of them at a time, or one value if it is larger.
+    """
+
+    def __init__(
+        self,
+        shard: ShardLayout,
+        file: ShardFile,
+        *,
+        queue: TransferQueue,
+        pool: StagingPool,
+        token: str,
+        transfer_bytes: int,
+        checksum: bool,
+        held_bytes_max: int,
+    ) -> None:
+        self._shard = shard
+        self._file = file
+        self._queue = queue
+        self._stream = SeamStream(file, queue=queue, pool=pool)
+        self._token = token
+        self._transfer_bytes = transfer_bytes
+        self._checksum = checksum
+        self._held = 0
+        self._held_bytes_max = held_bytes_max
+        self._footer_items: dict[int, FooterItem] = {}
+
+    def write(self, planner: SavePlanner) -> int:
+        """Write all items and the footer; return the footer's CRC-32.
+
+        Afterwards the file holds whole blocks: it is neither synced nor cut to its final length.
+        After an error the caller abandons first the queue, then this writer.
+        """
+        shard = self._shard
+        for index, (item, placement) in enumerate(zip(shard.items, shard.placements, strict=True)):
+            self._stream.pad_to(placement.item.offset)
+            write = _ItemWrite(index, item, placement)
+            if item.envelope is None:
+                self._write_bytes(write, planner)
+            else:
+                self._write_tensor(write, planner)
+        # The footer needs every checksum, so the payloads have to be done.
+        self._queue.drain()
+        footer = self._encode_footer()
+        self._stream.pad_to(shard.footer.offset)
+        self._stream.append(footer)
+        self._stream.pad_to(shard.allocated_length)
+        self._stream.finish()
+        self._queue.drain()
+        return crc32_of_bytes(footer)
+
+    def abandon(self) -> None:
+        """Give back staging slots after a failure. Nothing may be in flight any more."""
+        self._stream.abandon()
+
+    def _write_bytes(self, write: _ItemWrite, planner: SavePlanner) -> None:
+        """Write a byte item."""
+        length = write.placement.payload.length
+        self._hold(write)
+        data = byte_item_data(write.item, planner)
+        if not length:
+            self._finish_item(write, PayloadChecksum((), 0))
+            return
+        with data.getbuffer() as buffer:
+            memory = MemoryRange(address_of(buffer), length)
+        # An open export of the buffer would stay locked for the planner; `keep` is enough to keep
+        # it in place.
+        self._write_memory(write, memory, keep=data)
+
+    def _write_tensor(self, write: _ItemWrite, planner: SavePlanner) -> None:
+        """Write a tensor: head, payload, tail."""
+        item = write.item
+        assert item.envelope is not None
+        self._stream.append(item.envelope.head)
+        self._hold(write)
+        tensor = resolve_tensor(item.write_item, planner)
+        copied = is_copied(tensor)
+        if tensor.nbytes != item.size.payload_length or copied != (item.size.remainder is None):
+            raise UnsupportedError(
+                f"{item.fqn}: the planner gave a tensor of {item.size.payload_length} bytes at"
+                f" first, now another one of {tensor.nbytes}: resolve_data has to be repeatable"
+            )
+        device = device_of(tensor)
+        device.wait_producer(tensor)
+        if copied:
+            self._write_copied(write, tensor)
+            return
+        self._write_memory(write, device.memory(tensor), keep=tensor)
+        write.tail = self._stream.reserve(len(item.envelope.tail))
+        self._fill_tail(write)
+
+    def _write_copied(self, write: _ItemWrite, tensor: torch.Tensor) -> None:
+        """Copy a payload into the seam, and the tail with it: its checksum is known at once."""
+        assert write.item.envelope is not None
+        checksum = self._item_checksum(write)
+        offset = write.placement.payload.offset
+        for piece in packed_pieces(tensor, bytes_max=_PIECE_BYTES):
+            self._append_payload(checksum, Extent(offset, piece.nbytes), address=piece.data_ptr())
+            offset += piece.nbytes
+        write.tail = self._stream.reserve(len(write.item.envelope.tail))
+        self._fill_tail(write)
+
+    def _write_memory(self, write: _ItemWrite, memory: MemoryRange, *, keep: object) -> None:
+        """Write a payload from its memory: the body by transfers, the edges through the seam."""
+        payload, body = write.placement.payload, write.placement.body
+        checksum = self._item_checksum(write)
+
+        def count(completion: Completion) -> None:
+            transfer = completion.transfer
+            checksum.add(Extent(transfer.offset, transfer.length), completion.crc32 or 0)
+
+        def address_at(offset: int) -> int:
+            return memory.address + (offset - payload.offset)
+
+        front = Extent(
+            payload.offset, (body.offset if body.length else payload.end) - payload.offset
+        )
+        self._append_payload(checksum, front, address=memory.address)
+        if not body.length:
+            return
+        self._stream.skip(body)
+        for piece in checksum.split(body, length_max=self._transfer_bytes):
+            transfer = Transfer(
+                Operation.WRITE,
+                self._file,
+                address_at(piece.offset),
+                piece.length,
+                piece.offset,
+                checksum=self._checksum,
+            )
+            self._queue.submit(transfer, count, keep=keep)
+        back = Extent(body.end, payload.end - body.end)
+        self._append_payload(checksum, back, address=address_at(body.end))
+
+    def _append_payload(self, checksum: ItemChecksum, extent: Extent, *, address: int) -> None:
+        """Copy an extent of a payload into the seam and count it."""
+        for piece in checksum.split(extent, length_max=extent.length):
+            source = address + (piece.offset - extent.offset)
+            self._stream.append_memory(address=source, length=piece.length)
+            crc32 = crc32_of(source, length=piece.length) if self._checksum else 0
+            checksum.add(piece, crc32)
+
+    def _item_checksum(self, write: _ItemWrite) -> ItemChecksum:
+        """Start to collect the checksums of an item."""
+        return ItemChecksum(
+            block_extents(
+                write.placement.payload,
+                alignment=self._shard.alignment,
+                block_length=self._shard.block_length,
+            ),
+            when_done=lambda checksum: self._finish_item(write, checksum),
+        )
+
+    def _finish_item(self, write: _ItemWrite, checksum: PayloadChecksum) -> None:
+        """Note that a payload is done."""
+        write.checksum = checksum
+        self._held -= write.held
+        if write.item.envelope is None:
+            self._add_to_footer(write, head_crc32=0, tail_crc32=0)
+        else:
+            self._fill_tail(write)
+
+    def _fill_tail(self, write: _ItemWrite) -> None:
+        """Fill in the tail once it has its place and the payload's checksum is known."""
+        if write.tail is None or write.checksum is None:
+            return
+        envelope = write.item.envelope
+        assert envelope is not None
+        tail = envelope.tail_with(write.checksum.crc32)
+        write.tail.fill(tail)
+        # These two cost next to nothing and tell a reader what the head is, so they are always
+        # there.
+        self._add_to_footer(write, head_crc32=envelope.head_crc32, tail_crc32=crc32_of_bytes(tail))
+
+    def _add_to_footer(self, write: _ItemWrite, *, head_crc32: int, tail_crc32: int) -> None:
+        """Note an item for the footer."""
+        assert write.checksum is not None
+        self._footer_items[write.index] = FooterItem(
+            write.placement.item,
+            write.placement.payload,
+            head_crc32,
+            tail_crc32,
+            write.checksum.block_crc32s,
+        )
+
+    def _hold(self, write: _ItemWrite) -> None:
+        """Before a transient value is resolved again, wait until those in flight leave room."""
+        if not write.item.transient:
+            return
+        write.held = write.item.size.payload_length
+        while self._held and self._held + write.held > self._held_bytes_max:
+            if not self._queue.reap():
+                raise AssertionError("values are held that nothing in flight will release")
+        self._held += write.held
+
+    def _encode_footer(self) -> bytes:
+        """The footer of all items."""
+        shard = self._shard
+        items = tuple(self._footer_items[index] for index in range(len(shard.items)))
+        footer = encode_footer(
+            Footer(self._token, shard.alignment, shard.block_length, self._checksum, items)
+        )
+        assert len(footer) == shard.footer.length
+        return footer

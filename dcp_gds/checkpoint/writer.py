@@ -1,0 +1,326 @@
+"""Writer: DCP's StorageWriter that puts shards straight on the drive."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION, _StorageInfo
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
+from torch.distributed.checkpoint.staging import BlockingAsyncStager
+from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
+from torch.futures import Future
+
+from dcp_gds.checkpoint import commit
+from dcp_gds.checkpoint.report import SaveReport
+from dcp_gds.checkpoint.saveitem import look_at_items
+from dcp_gds.checkpoint.shardlayout import ShardLayout, lay_out
+from dcp_gds.checkpoint.shardsave import ShardOutcome, save_shard_file
+from dcp_gds.config import (
+    QUEUE_DEPTH_DEFAULT,
+    STAGING_BYTES_DEFAULT,
+    STAGING_SLOT_BYTES,
+    TRANSFER_BYTES_DEFAULT,
+    WriterOptions,
+)
+from dcp_gds.errors import CheckpointExistsError, ConfigError
+from dcp_gds.format.envelope import EnvelopeCache
+from dcp_gds.format.metadata import ShardFileRecord, dump_metadata
+from dcp_gds.io.selection import Selection, select_for_save
+from dcp_gds.io.staging import StagingPool
+
+__all__ = ["GDSWriter"]
+
+
+@dataclasses.dataclass(frozen=True)
+class _ShardWriteResult(WriteResult):
+    """A write result; the first of each shard file also tells the coordinator about the file."""
+
+    shard_file: commit.ShardFileResult | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Save:
+    """What belongs to the save at hand."""
+
+    token: str
+    rank: int = 0
+    use_collectives: bool = True
+    selection: Selection | None = None
+
+    @property
+    def metadata_rank(self) -> int | None:
+        """The rank whose own metadata file is written; None for the checkpoint's."""
+        return None if self.use_collectives else self.rank
+
+
+class GDSWriter(StorageWriter, BlockingAsyncStager):
+    """Writes a checkpoint in the stock DCP format, past the page cache, and commits it atomically.
+
+    Give it to `torch.distributed.checkpoint.save` or `async_save` on every rank. The stock
+    `FileSystemReader` loads what it wrote without dcp_gds. One writer may be used for many saves,
+    one at a time.
+
+    Parameters
+    ----------
+    path
+        Directory of the checkpoint, made if it is missing. All ranks share it. `checkpoint_id=` of
+        a save replaces it.
+    engine
+        "auto" takes the best engine that works there and reports why a better one does not.
+        "direct" and "buffered" demand one.
+    overwrite
+        Whether a committed checkpoint may be replaced. Both have to fit: the old one is removed
+        after the new one has been committed.
+    checksum
+        Compute CRC-32s in the pass that writes.
+    sync
+        Make everything durable before committing. Without it a power cut may lose or tear the
+        checkpoint.
+    staging_bytes_max
+        Most host memory for staging slots, in bytes.
+    queue_depth, transfer_bytes
+        Transfers in flight, and the largest one in bytes, a power of two.
+    progress
+        Called with (bytes done, bytes in total) of this rank's shard file as its transfers are
+        done.
+    on_commit
+        Called with the directory on the coordinator, once the checkpoint is durable.
+
+    Raises
+    ------
+    ConfigError
+        If an option has a wrong value.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        engine: str = "auto",
+        overwrite: bool = False,
+        checksum: bool = True,
+        sync: bool = True,
+        staging_bytes_max: int = STAGING_BYTES_DEFAULT,
+        queue_depth: int = QUEUE_DEPTH_DEFAULT,
+        transfer_bytes: int = TRANSFER_BYTES_DEFAULT,
+        progress: Callable[[int, int], None] | None = None,
+        on_commit: Callable[[Path], None] | None = None,
+    ) -> None:
+        BlockingAsyncStager.__init__(self)
+        self._options = WriterOptions(
+            engine=engine,
+            staging_bytes_max=staging_bytes_max,
+            queue_depth=queue_depth,
+            transfer_bytes=transfer_bytes,
+            overwrite=overwrite,
+            checksum=checksum,
+            sync=sync,
+        )
+        self._path = Path(path)
+        self._progress = progress
+        self._on_commit = on_commit
+        self._envelopes = EnvelopeCache(checksum=checksum)
+        self._pool: StagingPool | None = None
+        self._save: _Save | None = None
+        self._report: SaveReport | None = None
+        self._closed = False
+
+    @property
+    def report(self) -> SaveReport | None:
+        """What the last save did on this rank; None before one has written its data."""
+        return self._report
+
+    @property
+    def checkpoint_id(self) -> str:
+        """The directory that is written to."""
+        return os.fspath(self._path)
+
+    def close(self) -> None:
+        """Give back staging memory. May be called twice; a save after it raises ConfigError."""
+        self._closed = True
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+
+    def __enter__(self) -> GDSWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Any local path will do; an address of a remote store will not."""
+        return "://" not in os.fspath(checkpoint_id)
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """DCP calls this only when a save names a `checkpoint_id`."""
+        if checkpoint_id is not None:
+            self._path = Path(checkpoint_id)
+
+    def storage_meta(self) -> StorageMeta:
+        """DCP's first call of every save on every rank: draws the token that names its files."""
+        if self._closed:
+            raise ConfigError(f"the writer of {self._path} is closed")
+        self._save = _Save(token=secrets.token_hex(16))
+        return StorageMeta(checkpoint_id=self.checkpoint_id, save_id=self._save.token)
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        self._save = dataclasses.replace(
+            self._current_save(),
+            rank=kwargs.get("rank") or 0,
+            use_collectives=kwargs.get("use_collectives", True),
+        )
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """Create the directory, refuse to replace a checkpoint unasked, and select the engine."""
+        save = self._current_save()
+        commit.create_directory(self._path, sync=self._options.sync)
+        existing = commit.metadata_path(self._path, rank=save.metadata_rank)
+        if not self._options.overwrite and os.path.lexists(existing):
+            raise CheckpointExistsError(self._path)
+        selection = select_for_save(self._path, requested=self._options.engine)
+        self._save = dataclasses.replace(save, selection=selection)
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        # Nothing of ours travels in plans: plan caching would replay it in the next save.
+        return plans
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Write this rank's items to one shard file and sync it.
+
+        Raises
+        ------
+        StorageFullError
+            Before the first payload byte, if the filesystem has no room for the whole file.
+        TransferError, UnsupportedError
+            With path, extent and errno, or the item's name. Nothing of this save is left behind.
+        """
+        save = self._current_save()
+        assert save.selection is not None
+        began = time.perf_counter()
+        self._envelopes.renew()
+        items = look_at_items(
+            plan,
+            planner,
+            alignment=save.selection.alignment,
+            envelopes=self._envelopes,
+            held_bytes_max=self._options.staging_bytes_max,
+        )
+        shard = lay_out(
+            items,
+            alignment=save.selection.alignment,
+            block_length=self._options.checksum_block_bytes,
+        )
+        results: list[WriteResult] = []
+        outcome = ShardOutcome()
+        pool = self._staging_pool()
+        if items:
+            name = f"__{save.rank}_0-{save.token}.distcp"
+            outcome = save_shard_file(
+                self._path / name,
+                shard,
+                planner,
+                token=save.token,
+                selection=save.selection,
+                options=self._options,
+                pool=pool,
+                progress=self._progress,
+            )
+            results = _results(name, shard, outcome.footer_crc32, rank=save.rank)
+        self._report = SaveReport(
+            path=self.checkpoint_id,
+            token=save.token,
+            rank=save.rank,
+            engine=save.selection.engine,
+            engine_reason=save.selection.reason,
+            fallbacks=save.selection.fallbacks,
+            items=len(items),
+            files=1 if items else 0,
+            bytes=sum(item.size.payload_length for item in items),
+            bytes_by_engine={save.selection.engine: outcome.moved} if items else {},
+            seconds=time.perf_counter() - began,
+            staging_bytes_peak=pool.peak_bytes,
+            retries=outcome.retries,
+            sync_seconds=outcome.sync_seconds,
+            checksums=self._options.checksum,
+            synced=self._options.sync,
+        )
+        future: Future[list[WriteResult]] = Future()
+        future.set_result(results)
+        return future
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """Publish `.metadata`, on the coordinator, or on every rank without collectives."""
+        save = self._current_save()
+        written = [result for of_rank in results for result in of_rank]
+        shard_files = [
+            result.shard_file
+            for result in written
+            if isinstance(result, _ShardWriteResult) and result.shard_file is not None
+        ]
+        commit.check_complete(metadata, (result.index for result in written))
+        commit.check_shard_files(self._path, shard_files)
+        metadata.version = CURRENT_DCP_VERSION
+        metadata.storage_data = {result.index: result.storage_data for result in written}
+        metadata.storage_meta = StorageMeta(checkpoint_id=self.checkpoint_id, save_id=save.token)
+        records = tuple(shard_file.record for shard_file in shard_files)
+        path = commit.metadata_path(self._path, rank=save.metadata_rank)
+        replaced = commit.shard_files_of(path)
+        data = dump_metadata(metadata, token=save.token, shard_files=records)
+        commit.publish(path, data, token=save.token, sync=self._options.sync)
+        commit.remove_replaced(self._path, replaced - {record.name for record in records})
+        if self._report is not None:
+            self._report = dataclasses.replace(self._report, committed=True)
+        if self._on_commit is not None:
+            self._on_commit(self._path)
+
+    def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """Copy the state to host memory, so that training may change it while it is saved."""
+        return BlockingAsyncStager.stage(self, state_dict)
+
+    def _current_save(self) -> _Save:
+        """The save at hand; DCP has begun it by `storage_meta`."""
+        assert self._save is not None, "DCP calls storage_meta before anything else"
+        return self._save
+
+    def _staging_pool(self) -> StagingPool:
+        """The pool of staging slots, kept from save to save."""
+        if self._pool is None:
+            self._pool = StagingPool(
+                slot_bytes=STAGING_SLOT_BYTES, bytes_max=self._options.staging_bytes_max
+            )
+        return self._pool
+
+
+def _results(name: str, shard: ShardLayout, footer_crc32: int, *, rank: int) -> list[WriteResult]:
+    """One result for each item; the first carries the shard file's record."""
+    record = ShardFileRecord(name, shard.file_length, footer_crc32)
+    shard_file = commit.ShardFileResult(record, rank, socket.gethostname())
+    results: list[WriteResult] = []
+    for item, placement in zip(shard.items, shard.placements, strict=True):
+        extent = placement.item
+        results.append(
+            _ShardWriteResult(
+                index=item.write_item.index,
+                size_in_bytes=extent.length,
+                storage_data=_StorageInfo(name, extent.offset, extent.length),
+                shard_file=None if results else shard_file,
+            )
+        )
+    return results

@@ -1,0 +1,1 @@
+"""Bytes on disk: no I/O and no devices here."""

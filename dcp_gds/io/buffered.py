@@ -1,0 +1,187 @@
+"""Buffered engine: pread and pwrite through the page cache, of which it leaves little behind.
+
+For filesystems without direct I/O, and the reference that the other engines are compared with:
+plain Python, with zlib's CRC-32.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from dcp_gds.errors import TransferError
+from dcp_gds.format.extent import Extent
+from dcp_gds.io.engine import Completion, EngineName, Operation, Transfer
+from dcp_gds.io.shardfile import ShardFile
+from dcp_gds.io.writeback import DirtyWindow, drop_cached
+
+__all__ = ["WINDOW_BYTES", "BufferedEngine"]
+
+# A quarter of a second's writing for a slow disk, so that it never idles, and little enough that
+# neither a small memory cgroup nor the kernel's own dirty limits notice it.
+WINDOW_BYTES = 32 << 20
+# Small beside the window, so that most of it is under write-back while the next pieces are copied.
+_PIECE_BYTES = 4 << 20
+# One thread would stop copying for every checksum; more than a few wait for the file's lock.
+_WORKERS_MAX = 4
+
+_PYBUF_WRITE = 0x200
+_memory_view = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)(
+    ("PyMemoryView_FromMemory", ctypes.pythonapi)
+)
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far a transfer has come."""
+
+    done: int = 0
+    crc32: int = 0
+    retries: int = 0
+
+
+class BufferedEngine:
+    """An `Engine` of a few threads; `close` ends them.
+
+    It counts short transfers as retries; EINTR is resumed by Python, uncounted.
+
+    Parameters
+    ----------
+    queue_depth
+        Most transfers in flight.
+    """
+
+    def __init__(self, *, queue_depth: int) -> None:
+        self._queue_depth = queue_depth
+        self._executor = ThreadPoolExecutor(
+            min(queue_depth, _WORKERS_MAX), thread_name_prefix="dcp_gds-buffered"
+        )
+        self._pending: set[Future[Completion]] = set()
+        self._windows: WeakKeyDictionary[ShardFile, DirtyWindow] = WeakKeyDictionary()
+
+    @property
+    def name(self) -> EngineName:
+        """`EngineName.BUFFERED`."""
+        return EngineName.BUFFERED
+
+    @property
+    def queue_depth(self) -> int:
+        """Most transfers in flight."""
+        return self._queue_depth
+
+    @property
+    def in_flight(self) -> int:
+        """Transfers submitted and not yet reaped."""
+        return len(self._pending)
+
+    def submit(self, transfer: Transfer) -> None:
+        """Queue a transfer and return at once.
+
+        Raises
+        ------
+        RuntimeError
+            If `queue_depth` transfers are in flight, or the engine is closed.
+        """
+        if self.in_flight >= self._queue_depth:
+            raise RuntimeError(f"{self._queue_depth} transfers are in flight: reap first")
+        window = self._windows.setdefault(transfer.file, DirtyWindow(bytes_max=WINDOW_BYTES))
+        self._pending.add(self._executor.submit(_carry_out, transfer, window))
+
+    def reap(self) -> list[Completion]:
+        """Wait for at least one completion and return all that are there."""
+        done, self._pending = wait(self._pending, return_when=FIRST_COMPLETED)
+        return [future.result() for future in done]
+
+    def drain(self) -> list[Completion]:
+        """Wait until nothing is in flight and return what had not been reaped."""
+        completions = []
+        while self._pending:
+            completions += self.reap()
+        return completions
+
+    def close(self) -> None:
+        """Drain, discard, and end the threads."""
+        try:
+            self.drain()
+        finally:
+            self._executor.shutdown()
+
+
+def _carry_out(transfer: Transfer, window: DirtyWindow) -> Completion:
+    """Do one transfer, on a thread of the engine."""
+    progress = _Progress()
+    error = None
+    try:
+        if transfer.operation is Operation.READ:
+            # No read-ahead: what it fetches behind a piece, another thread may have dropped already,
+            # and nobody drops it again. With several threads it gains nothing.
+            os.posix_fadvise(transfer.file.fd, 0, 0, os.POSIX_FADV_RANDOM)
+        for extent, memory in _pieces(transfer):
+            if transfer.operation is Operation.WRITE:
+                _write_piece(transfer, extent, memory, progress, window)
+            else:
+                _read_piece(transfer, extent, memory, progress)
+    except TransferError as failure:
+        error = failure
+    except OSError as failure:
+        error = TransferError(
+            failure.errno or errno.EIO,
+            failure.strerror or str(failure),
+            transfer.file.path,
+            offset=transfer.offset,
+            length=transfer.length,
+            done=progress.done,
+        )
+        error.__cause__ = failure
+    crc32 = progress.crc32 if transfer.checksum and error is None else None
+    return Completion(transfer, progress.done, crc32, progress.retries, error)
+
+
+def _pieces(transfer: Transfer) -> Iterator[tuple[Extent, memoryview]]:
+    """Cut a transfer into pieces, each with its memory."""
+    for start in range(0, transfer.length, _PIECE_BYTES):
+        length = min(_PIECE_BYTES, transfer.length - start)
+        memory = _memory_view(transfer.address + start, length, _PYBUF_WRITE)
+        yield Extent(transfer.offset + start, length), memory
+
+
+def _write_piece(
+    transfer: Transfer,
+    extent: Extent,
+    memory: memoryview,
+    progress: _Progress,
+    window: DirtyWindow,
+) -> None:
+    """Write a piece and start its write-back."""
+    if transfer.checksum:
+        progress.crc32 = zlib.crc32(memory, progress.crc32)
+    start = 0
+    with window.writing(transfer.file, extent):
+        while start < extent.length:
+            moved = os.pwrite(transfer.file.fd, memory[start:], extent.offset + start)
+            start += moved
+            progress.done += moved
+            progress.retries += start < extent.length
+
+
+def _read_piece(
+    transfer: Transfer, extent: Extent, memory: memoryview, progress: _Progress
+) -> None:
+    """Read a piece and drop it from the page cache."""
+    start = 0
+    while start < extent.length:
+        moved = os.preadv(transfer.file.fd, [memory[start:]], extent.offset + start)
+        if not moved:
+            raise OSError(errno.EIO, "unexpected end of file")
+        start += moved
+        progress.done += moved
+        progress.retries += start < extent.length
+    if transfer.checksum:
+        progress.crc32 = zlib.crc32(memory, progress.crc32)
+    drop_cached(transfer.file.fd, extent)

@@ -1,0 +1,91 @@
+"""Staging pool: fixed slots of page-aligned host memory, made when needed, kept until the end."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from dataclasses import dataclass
+
+__all__ = ["Slot", "StagingPool"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Slot:
+    """Writable memory of one slot: `length` bytes at `address`, and a view of them."""
+
+    address: int
+    length: int
+    view: memoryview
+
+
+class StagingPool:
+    """Hands out slots up to a fixed number of bytes. For one thread at a time.
+
+    Parameters
+    ----------
+    slot_bytes
+        Length of each slot, whole pages.
+    bytes_max
+        Most bytes of all slots together; at least one slot.
+    """
+
+    def __init__(self, *, slot_bytes: int, bytes_max: int) -> None:
+        assert slot_bytes % mmap.PAGESIZE == 0
+        assert 0 < slot_bytes <= bytes_max
+        self._slot_bytes = slot_bytes
+        self._slots_max = bytes_max // slot_bytes
+        self._free: list[Slot] = []
+        self._taken: set[Slot] = set()
+        self._peak_bytes = 0
+
+    @property
+    def slot_bytes(self) -> int:
+        """Length of each slot."""
+        return self._slot_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most bytes that all slots together ever took."""
+        return self._peak_bytes
+
+    def acquire(self) -> Slot | None:
+        """Return a slot with unknown contents, or None if all that may exist are taken.
+
+        The caller owns the slot until it gives it back by `release`. The slot used last comes
+        first, as the processor's caches may still hold it.
+        """
+        if not self._free:
+            if len(self._taken) >= self._slots_max:
+                return None
+            self._free.append(_make_slot(self._slot_bytes))
+            made = (len(self._taken) + 1) * self._slot_bytes
+            self._peak_bytes = max(self._peak_bytes, made)
+        slot = self._free.pop()
+        self._taken.add(slot)
+        return slot
+
+    def release(self, slot: Slot) -> None:
+        """Give a slot back. Nothing may be in flight from or to it any more."""
+        assert slot in self._taken, "not a slot of this pool, or released twice"
+        self._taken.remove(slot)
+        self._free.append(slot)
+
+    def close(self) -> None:
+        """Let go of all slots. May be called twice, and after it the pool makes new slots.
+
+        A slot's memory goes when the last view of it does, so that a view which is held too long,
+        by a traceback for one, never points at memory of somebody else.
+        """
+        self._free.clear()
+        self._taken.clear()
+
+
+def _make_slot(length: int) -> Slot:
+    """Map a slot and touch it: a copy into pages that are not there yet is ten times slower."""
+    memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    # A forked child would otherwise share the pages copy-on-write, and the next write here would
+    # move them away from under a transfer.
+    memory.madvise(mmap.MADV_DONTFORK)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    ctypes.memset(address, 0, length)
+    return Slot(address, length, memoryview(memory))

@@ -1,0 +1,1 @@
+"""Tests of saving and loading through DCP."""

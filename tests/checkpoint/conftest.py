@@ -1,0 +1,50 @@
+"""Fixtures of the checkpoint tests: rank processes that serve a whole session, and the warning that
+every save without a process group gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.checkpoint.stock_reader import Archive, load_flat, read_archives
+from tests.filesystems import mounts
+from tests.ranks import EXPECTED_WARNINGS, Ranks
+
+__all__ = ["mounts"]
+
+ArchiveKey = tuple[str, tuple[int, ...]]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for message in EXPECTED_WARNINGS:
+        config.addinivalue_line("filterwarnings", f"ignore:{message}")
+
+
+@pytest.fixture(scope="session")
+def ranks() -> Iterator[Callable[[int], Ranks]]:
+    """Groups of ranks by size, each started when a test first asks for it."""
+    groups: dict[int, Ranks] = {}
+    yield lambda world_size: groups.setdefault(world_size, Ranks(world_size))
+    for group in groups.values():
+        group.close()
+
+
+@pytest.fixture(scope="session")
+def stock_process() -> Iterator[Ranks]:
+    """A process in which dcp_gds cannot be imported; it runs functions of `stock_reader`."""
+    with Ranks(1) as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def stock_load(stock_process: Ranks) -> Callable[[Path], dict[str, object]]:
+    """Loads a checkpoint with DCP's own reader in the process without dcp_gds."""
+    return lambda path: stock_process.run(load_flat, path)[0]
+
+
+@pytest.fixture(scope="session")
+def stock_archives(stock_process: Ranks) -> Callable[[Path], dict[ArchiveKey, Archive]]:
+    """Reads every tensor item by itself in the process without dcp_gds."""
+    return lambda path: stock_process.run(read_archives, path)[0]

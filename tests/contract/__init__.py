@@ -1,0 +1,1 @@
+"""Tests of what dcp_gds relies on in other packages."""
