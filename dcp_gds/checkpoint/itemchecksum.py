@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from dcp_gds.format.extent import Extent
+from dcp_gds.format.extent import Extent, round_down
 from dcp_gds.io.checksum import crc32_combine
 
 __all__ = ["ItemChecksum", "PayloadChecksum"]
@@ -47,8 +47,13 @@ class ItemChecksum:
         if not self._missing:
             when_done(PayloadChecksum((), 0))
 
-    def split(self, extent: Extent, *, length_max: int) -> Iterator[Extent]:
-        """Cut an extent into pieces, each within one block and at most so long."""
+    def split(self, extent: Extent, *, length_max: int, alignment: int = 1) -> Iterator[Extent]:
+        """Cut an extent into pieces, each within one block and at most so long.
+
+        Cuts inside a block are at multiples of `alignment`, so that no two pieces share a block of the
+        filesystem, which would be read twice.
+        """
+        assert length_max >= alignment
         first = max(bisect_right(self._offsets, extent.offset) - 1, 0)
         for block in itertools.islice(self._blocks, first, None):
             if block.offset >= extent.end:
@@ -56,9 +61,9 @@ class ItemChecksum:
             offset = max(block.offset, extent.offset)
             end = min(block.end, extent.end)
             while offset < end:
-                piece = Extent(offset, min(length_max, end - offset))
-                yield piece
-                offset = piece.end
+                cut = min(end, round_down(offset + length_max, alignment=alignment))
+                yield Extent(offset, cut - offset)
+                offset = cut
 
     def add(self, piece: Extent, crc32: int) -> None:
         """Count a piece."""

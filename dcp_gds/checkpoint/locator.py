@@ -71,8 +71,9 @@ class Locator:
     side
         The file.
     record
-        What the committed metadata say of the file; None for a stock checkpoint, which has no
-        footer.
+        What the committed metadata say of the file; None if they have no trailer, as a stock
+        checkpoint's. A footer is used all the same if there is one: a tool may have rewritten the
+        metadata.
     verify
         Whether checksums are wanted.
 
@@ -95,7 +96,7 @@ class Locator:
         self._metadata = metadata
         self._envelopes = envelopes
         self._verify = verify
-        self._footer = None if record is None else _read_footer(side, record)
+        self._footer = _read_footer(side, record)
         items = () if self._footer is None else self._footer.items
         self._footer_items = {item.extent.offset: item for item in items}
         self._located: dict[int, _Located] = {}
@@ -262,20 +263,22 @@ def _place(read_item: ReadItem, stored: StoredTensor) -> Place:
     return Place(Box(sizes, strides, itemsize), offset)
 
 
-def _read_footer(side: SideReader, record: ShardFileRecord) -> Footer:
+def _read_footer(side: SideReader, record: ShardFileRecord | None) -> Footer | None:
     """Read a footer and compare it with what the committed metadata say of the file."""
-    if side.length != record.length:
+    if record is not None and side.length != record.length:
         raise CorruptCheckpointError(
             f"the file has {side.length} bytes, {record.length} were committed", side.path
         )
     tail_length = min(FOOTER_TAIL_LENGTH, side.length)
     tail = side.read(Extent(side.length - tail_length, tail_length))
     extent = parse_footer_tail(tail, file_length=side.length, path=side.path)
+    if extent is None and record is None:
+        return None
     if extent is None:
         raise CorruptCheckpointError("the committed footer is not there", side.path)
     data = side.read(extent)
     computed = footer_crc32(data)
-    if computed != record.footer_crc32:
+    if record is not None and computed != record.footer_crc32:
         raise CorruptCheckpointError(
             f"the footer has CRC-32 {computed:08x}, {record.footer_crc32:08x} was committed",
             side.path,

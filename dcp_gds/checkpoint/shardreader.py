@@ -311,7 +311,10 @@ class ShardReader:
                 wanted.when_read()
             checksum.add(Extent(transfer.offset, transfer.length), completion.crc32 or 0)
 
-        for piece in checksum.split(wanted.extent, length_max=self._transfer_bytes):
+        pieces = checksum.split(
+            wanted.extent, length_max=self._transfer_bytes, alignment=self._file.alignment
+        )
+        for piece in pieces:
             address = wanted.address + (piece.offset - wanted.extent.offset)
             transfer = self._transfer(piece, address, checksum=verify)
             self._queue.submit(transfer, count, keep=wanted.keep)
@@ -319,7 +322,8 @@ class ShardReader:
     def _read_slack(self, checksum: ItemChecksum, extent: Extent) -> None:
         """Read bytes that are only summed."""
         length_max = self._pool.slot_bytes - self._file.alignment
-        for piece in checksum.split(extent, length_max=length_max):
+        alignment = self._file.alignment
+        for piece in checksum.split(extent, length_max=length_max, alignment=alignment):
             slot = self._take_slot()
 
             def count(completion: Completion, slot: Slot = slot, piece: Extent = piece) -> None:

@@ -195,6 +195,8 @@ class ShardWriter:
 
     def _append_payload(self, checksum: ItemChecksum, extent: Extent, *, address: int) -> None:
         """Copy an extent of a payload into the seam and count it."""
+        if not extent.length:
+            return
         for piece in checksum.split(extent, length_max=extent.length):
             source = address + (piece.offset - extent.offset)
             self._stream.append_memory(address=source, length=piece.length)

@@ -25,8 +25,11 @@ from dcp_gds.errors import ConfigError, DcpGdsError, StorageFullError, TransferE
 
 __all__ = ["configure", "run", "run_demo"]
 
-STEPS_DEFAULT = 32
+STEPS_DEFAULT = 36
 SMALL_STEPS_DEFAULT = 12
+WRITERS = ("dcp_gds", "stock")
+# By each writer, after the uninterrupted run.
+ALONE_SAVES = 3
 METADATA_FILE = ".metadata"
 # Beyond what the checkpoints need, which is known within a few percent.
 FREE_BYTES_MARGIN = 64 << 20
@@ -129,7 +132,9 @@ class _Follower:
 def _run_through(settings: DemoSettings, directory: Path, console: Console) -> RunLog:
     """The uninterrupted run: the reference for the losses, and the one that is measured."""
     directory.mkdir()
-    ranks = DemoRanks(settings, world_size=2, directory=directory, writers=("dcp_gds", "stock"))
+    ranks = DemoRanks(
+        settings, world_size=2, directory=directory, writers=WRITERS, alone_saves=ALONE_SAVES
+    )
     with _following(settings, "uninterrupted, 2 ranks", console) as follower, ranks:
         for event in ranks.events():
             follower.follow(event)
@@ -222,9 +227,9 @@ def _working_directory(wanted: Path | None) -> Iterator[Path]:
 
 def _check_room(settings: DemoSettings, directory: Path) -> None:
     """Refuse to start what would not fit."""
-    saves = (settings.steps - 1) // settings.save_every
-    killed = settings.kill_step // settings.save_every
-    needed = (saves + killed) * settings.state_bytes + FREE_BYTES_MARGIN
+    saves = (settings.steps - 1) // settings.save_every + ALONE_SAVES * len(WRITERS)
+    saves_killed = settings.kill_step // settings.save_every
+    needed = (saves + saves_killed) * settings.state_bytes + FREE_BYTES_MARGIN
     free = shutil.disk_usage(directory).free
     if free < needed:
         raise StorageFullError(

@@ -58,6 +58,8 @@ class SaveDone:
         From the call of `async_save` to the end of the save.
     blocked_seconds
         How long training stood still for it: the call, and the wait for it when the next was due.
+    alone
+        Whether training had ended, so that nothing went on beside the save.
     """
 
     rank: int
@@ -68,6 +70,7 @@ class SaveDone:
     bytes: int
     seconds: float
     blocked_seconds: float
+    alone: bool
 
 
 @dataclass(frozen=True, slots=True)

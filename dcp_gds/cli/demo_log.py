@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from dcp_gds.cli.demo_events import Event, Loaded, SaveDone, StepDone
 from dcp_gds.cli.demo_settings import WriterName
 
-__all__ = ["LossComparison", "RunLog", "SaveFigures", "compare_losses", "figures_of"]
+__all__ = ["LossComparison", "RunLog", "SaveFigures", "Spread", "compare_losses", "figures_of"]
 
 
 @dataclass(slots=True)
@@ -45,32 +45,46 @@ class RunLog:
 
 
 @dataclass(frozen=True, slots=True)
+class Spread:
+    """Median, extremes and number of some measurements, of which there is at least one."""
+
+    median: float
+    low: float
+    high: float
+    count: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """The spread of the values."""
+        return cls(statistics.median(values), min(values), max(values), len(values))
+
+
+@dataclass(frozen=True, slots=True)
 class SaveFigures:
-    """The saves of one writer: medians, with the extremes beside them.
+    """The saves of one writer.
 
     Parameters
     ----------
     writer, engines, fallbacks
         Who wrote, by which engines, and why not by better ones.
-    saves
-        How many count.
     bytes
         Payload of one checkpoint.
-    gb_per_s, gb_per_s_range
-        Payload by the time from `async_save` to the end of the save, in 10^9 bytes a second.
-    blocked_seconds, blocked_seconds_max
+    gb_per_s
+        Payload by the time from `async_save` to the end of the save, in 10^9 bytes a second,
+        while training goes on.
+    alone_gb_per_s
+        The same for saves with nothing beside them.
+    blocked_ms
         How long training stood still for one save.
     """
 
     writer: WriterName
     engines: tuple[str, ...]
     fallbacks: tuple[str, ...]
-    saves: int
     bytes: int
-    gb_per_s: float
-    gb_per_s_range: tuple[float, float]
-    blocked_seconds: float
-    blocked_seconds_max: float
+    gb_per_s: Spread
+    alone_gb_per_s: Spread
+    blocked_ms: Spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,30 +105,30 @@ class LossComparison:
 
 
 def figures_of(saves: Iterable[SaveDone], *, writer: WriterName) -> SaveFigures:
-    """Figures of a writer's saves, of which there is at least one.
+    """Figures of a writer's saves, of which there is at least one of each kind.
 
     A save takes as long as on its slowest rank. The first one is not counted unless it is the
     only one: it pays for memory and code that the others find in place.
     """
-    by_step: dict[int, list[SaveDone]] = {}
+    groups: dict[tuple[bool, int], list[SaveDone]] = {}
+    turns: dict[tuple[int, bool], int] = {}
     for save in saves:
         if save.writer == writer:
-            by_step.setdefault(save.step, []).append(save)
-    groups = [by_step[step] for step in sorted(by_step)]
-    counted = groups[1:] or groups
-    speeds = [group[0].bytes / max(save.seconds for save in group) / 1e9 for group in counted]
-    blocked = [max(save.blocked_seconds for save in group) for group in counted]
-    every = [save for group in counted for save in group]
+            # A rank reports its saves in order, so the n-th of each rank belong together.
+            turn = turns[save.rank, save.alone] = turns.get((save.rank, save.alone), 0) + 1
+            groups.setdefault((save.alone, turn), []).append(save)
+    beside = [group for (alone, _), group in sorted(groups.items()) if not alone]
+    beside = beside[1:] or beside
+    alone = [group for (is_alone, _), group in sorted(groups.items()) if is_alone]
+    every = [save for group in beside + alone for save in group]
     return SaveFigures(
         writer=writer,
         engines=tuple(sorted({save.engine for save in every})),
         fallbacks=tuple(sorted({text for save in every for text in save.fallbacks})),
-        saves=len(counted),
-        bytes=counted[-1][0].bytes,
-        gb_per_s=statistics.median(speeds),
-        gb_per_s_range=(min(speeds), max(speeds)),
-        blocked_seconds=statistics.median(blocked),
-        blocked_seconds_max=max(blocked),
+        bytes=every[-1].bytes,
+        gb_per_s=Spread.of([_gb_per_s(group) for group in beside]),
+        alone_gb_per_s=Spread.of([_gb_per_s(group) for group in alone]),
+        blocked_ms=Spread.of([1e3 * max(save.blocked_seconds for save in g) for g in beside]),
     )
 
 
@@ -132,3 +146,8 @@ def compare_losses(reference: RunLog, other: RunLog) -> LossComparison:
             difference = abs(loss - expected[half]) / abs(expected[half])
             difference_max = max(difference_max, difference if difference >= 0 else float("inf"))
     return LossComparison(steps, same_steps, difference_max)
+
+
+def _gb_per_s(save_of_ranks: Sequence[SaveDone]) -> float:
+    """Speed of a save on all ranks."""
+    return save_of_ranks[0].bytes / max(save.seconds for save in save_of_ranks) / 1e9

@@ -39,7 +39,8 @@ class Block(nn.Module):
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.attention_out(mixed.transpose(1, 2).reshape(batch, context, width))
         expanded = F.gelu(self.forward_in(self.forward_norm(x)))
-        return x + self.forward_out(expanded)
+        added: Tensor = self.forward_out(expanded)
+        return x + added
 
 
 class TextModel(nn.Module):

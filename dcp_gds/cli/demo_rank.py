@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import sys
 import time
+import traceback
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.device_mesh import init_device_mesh
 
 from dcp_gds import GDSReader
@@ -22,6 +23,7 @@ from dcp_gds.cli.demo_model import Batches, build_model, next_byte_loss
 from dcp_gds.cli.demo_saver import Saver
 from dcp_gds.cli.demo_settings import RankTask
 from dcp_gds.cli.demo_text import documentation
+from dcp_gds.errors import DcpGdsError
 
 __all__ = ["main"]
 
@@ -80,6 +82,9 @@ def _train(task: RankTask, pipe: EventPipe) -> None:
         saver.collect(wait=False)
         if task.writers and settings.is_save_due(step):
             saver.save(_state(model, optimizer, step=step), step=step)
+    if task.alone_saves:
+        saver.collect(wait=True)
+        saver.save_alone(_state(model, optimizer, step=settings.steps), step=settings.steps)
     saver.close()
 
 
@@ -101,7 +106,7 @@ def _take_step(
     halves = range(task.rank, HALVES, task.world_size)
     for half in halves:
         loss = next_byte_loss(model, *batches.half(step=step, half=half))
-        (loss / len(halves)).backward()
+        torch.autograd.backward(loss / len(halves))
         losses[half] = loss.item()
     optimizer.step()
     optimizer.zero_grad()
@@ -122,7 +127,7 @@ def _restore(
     state = _state(model, optimizer, step=0)
     began = time.perf_counter()
     with GDSReader(task.resume_from) as reader:
-        dcp.load(state, storage_reader=reader)
+        load(state, storage_reader=reader)
         report = reader.report
     seconds = time.perf_counter() - began
     assert report is not None, "a finished load has one"
@@ -139,9 +144,15 @@ def _restore(
 
 def _describe(error: BaseException) -> str:
     """One line; of the errors that DCP gathered from all ranks, the first."""
+    frames = traceback.extract_tb(error.__traceback__)
     if isinstance(error, CheckpointException):
-        error = next(iter(error.failures.values()))[0]
-    return f"{type(error).__name__}: {error}"
+        # A traceback does not survive the way between ranks; DCP sends its frames beside the error.
+        error, frames = next(iter(error.failures.values()))
+    text = f"{type(error).__name__}: {error}"
+    if not isinstance(error, DcpGdsError) and frames:
+        # It should not happen at all, so it has to say where it did.
+        text += f" ({frames[-1].filename}, line {frames[-1].lineno})"
+    return text
 
 
 if __name__ == "__main__":

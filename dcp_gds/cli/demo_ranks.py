@@ -6,8 +6,6 @@ import os
 import select
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -31,10 +29,10 @@ class DemoRanks:
 
     Parameters
     ----------
-    settings, world_size, writers, resume_from
+    settings, world_size, writers, alone_saves, resume_from
         As in `RankTask`.
     directory
-        Where the run's checkpoints go; exists.
+        Where the run's checkpoints go; exists and is used by no other run.
     """
 
     def __init__(
@@ -44,10 +42,11 @@ class DemoRanks:
         world_size: int,
         directory: Path,
         writers: tuple[WriterName, ...],
+        alone_saves: int = 0,
         resume_from: Path | None = None,
     ) -> None:
-        # A file can be used by one group only.
-        self._store = directory / f"store-{os.getpid()}-{time.monotonic_ns()}"
+        self._store = directory / "store"
+        self._output = directory / "output"
         self._tasks = [
             RankTask(
                 settings=settings,
@@ -56,19 +55,20 @@ class DemoRanks:
                 store=str(self._store),
                 directory=str(directory),
                 writers=writers,
+                alone_saves=alone_saves,
                 resume_from=None if resume_from is None else str(resume_from),
             )
             for rank in range(world_size)
         ]
         self._processes: list[subprocess.Popen[bytes]] = []
         self._fd = -1
-        self._errors: IO[bytes] = tempfile.TemporaryFile()
 
     def __enter__(self) -> Self:
         self._fd, there = os.pipe()
         try:
-            for task in self._tasks:
-                self._processes.append(_start(task, fd=there, errors=self._errors))
+            with self._output.open("wb") as output:
+                for task in self._tasks:
+                    self._processes.append(_start(task, fd=there, output=output))
         except BaseException:
             self.close()
             raise
@@ -134,19 +134,18 @@ class DemoRanks:
     def close(self) -> None:
         """End the ranks that still run, and reap them."""
         self.kill()
-        self._errors.close()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-        self._store.unlink(missing_ok=True)
+        for path in (self._store, self._output):
+            path.unlink(missing_ok=True)
 
     def _text(self) -> str:
         """What the ranks have written on stdout and stderr."""
-        self._errors.seek(0)
-        return self._errors.read().decode(errors="replace").strip()
+        return self._output.read_text(errors="replace").strip()
 
 
-def _start(task: RankTask, *, fd: int, errors: IO[bytes]) -> subprocess.Popen[bytes]:
+def _start(task: RankTask, *, fd: int, output: IO[bytes]) -> subprocess.Popen[bytes]:
     """Start a rank."""
     # The rank imports what this process imports, from the same places.
     paths = [path or str(Path.cwd()) for path in sys.path]
@@ -155,8 +154,8 @@ def _start(task: RankTask, *, fd: int, errors: IO[bytes]) -> subprocess.Popen[by
         env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
         pass_fds=[fd],
         stdin=subprocess.DEVNULL,
-        stdout=errors,
-        stderr=errors,
+        stdout=output,
+        stderr=output,
         # Ctrl-C is for this process, which then ends its ranks.
         start_new_session=True,
     )

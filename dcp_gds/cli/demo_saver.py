@@ -1,4 +1,4 @@
-"""Demo saver: asynchronous saves by writers that take turns, and how long training waits for them."""
+"""Demo saver: asynchronous saves by writers that take turns, and how long training waits."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.distributed.checkpoint.storage import StorageWriter
 
 from dcp_gds import GDSWriter
 from dcp_gds.cli.demo_events import EventPipe, SaveDone, Writing
 from dcp_gds.cli.demo_settings import RankTask, WriterName
 
-__all__ = ["Saver", "checkpoint_directory"]
+__all__ = ["Saver"]
 
 Progress = Callable[[int, int], None]
 
@@ -31,6 +32,7 @@ class _Pending:
     step: int
     began: float
     launch_seconds: float
+    alone: bool
     future: Future[Metadata]
     # Filled by the save's own thread, because nobody else is there when it ends.
     ended: list[float] = field(default_factory=list)
@@ -61,20 +63,21 @@ class Saver:
         self._step = 0
         self._pending: _Pending | None = None
 
-    def save(self, state: dict[str, Any], *, step: int) -> None:
+    def save(self, state: dict[str, Any], *, step: int, alone: bool = False) -> None:
         """Begin to save the state, after waiting for the save before."""
         self.collect(wait=True)
         name = self._next_writer()
         self._step = step
+        label = f"alone-{self._turns:02d}" if alone else f"step-{step:06d}"
         began = time.perf_counter()
-        future = dcp.async_save(
+        future = async_save(
             state,
-            checkpoint_id=checkpoint_directory(Path(self._task.directory), name, step=step),
+            checkpoint_id=Path(self._task.directory, f"{name}-{label}"),
             storage_writer=self._writers[name],
             process_group=self._group,
         )
         assert isinstance(future, Future), "neither writer stages on another thread"
-        self._pending = _Pending(name, step, began, time.perf_counter() - began, future)
+        self._pending = _Pending(name, step, began, time.perf_counter() - began, alone, future)
         self._pending.future.add_done_callback(_note_end(self._pending))
 
     def collect(self, *, wait: bool) -> None:
@@ -100,8 +103,17 @@ class Saver:
                 bytes=_payload_bytes(metadata),
                 seconds=(pending.ended[0] if pending.ended else now) - pending.began,
                 blocked_seconds=pending.launch_seconds + (now - began),
+                alone=pending.alone,
             )
         )
+
+    def save_alone(self, state: dict[str, Any], *, step: int) -> None:
+        """Save the state as often as the task says, each save with nothing beside it."""
+        for _ in range(self._task.alone_saves * len(self._writers)):
+            self.collect(wait=True)
+            # One rank's wait for another is not part of a save.
+            dist.barrier()
+            self.save(state, step=step, alone=True)
 
     def close(self) -> None:
         """Wait for the last save and give back the writers' memory."""
@@ -122,15 +134,10 @@ class Saver:
         self._pipe.send(Writing(self._task.rank, self._step, done_bytes, total_bytes))
 
 
-def checkpoint_directory(parent: Path, writer: WriterName, *, step: int) -> Path:
-    """Where a writer's checkpoint of a step goes."""
-    return parent / f"{writer}-step-{step:06d}"
-
-
 def _make_writer(name: WriterName, path: Path, *, progress: Progress) -> StorageWriter:
     """A writer as its users make it: both sync what they write by default."""
     if name == "stock":
-        return dcp.FileSystemWriter(path)
+        return FileSystemWriter(path)
     return GDSWriter(path, progress=progress)
 
 

@@ -13,8 +13,9 @@ __all__ = ["DemoSettings", "RankTask", "WriterName"]
 # A kill in the middle needs a save before it and steps after it.
 STEPS_MIN = 6
 STEPS_MAX = 10_000
-# Each writer needs a first save that is not counted and some that are.
-SAVES = 8
+# Eight saves are four turns of each writer, the first of which is not counted. Dividing by nine
+# keeps the last of them before the last step, so that there is training for it to hold up.
+SAVE_PARTS = 9
 # float32 parameters and AdamW's two averages of them.
 STATE_BYTES_PER_PARAMETER = 12
 
@@ -41,7 +42,7 @@ class DemoSettings:
         Bytes of a sample, and samples of half a global batch.
     """
 
-    steps: int = 32
+    steps: int = 36
     width: int = 192
     heads: int = 3
     blocks: int = 4
@@ -74,12 +75,12 @@ class DemoSettings:
     @property
     def save_every(self) -> int:
         """Steps from save to save."""
-        return max(1, self.steps // SAVES)
+        return max(1, self.steps // SAVE_PARTS)
 
     @property
     def kill_step(self) -> int:
-        """The step whose save is killed: after at least one other save, at about 5/8 of the run."""
-        return max(2, self.steps * 5 // 8 // self.save_every) * self.save_every
+        """The step whose save is killed: two thirds of the way, after at least one other save."""
+        return max(2, self.steps * 2 // 3 // self.save_every) * self.save_every
 
     def is_save_due(self, step: int) -> bool:
         """Whether a save follows this step; none follows the last, which has nothing to block."""
@@ -100,6 +101,8 @@ class RankTask:
         Where the run's checkpoints go.
     writers
         The writers that take turns; empty for a run that does not save.
+    alone_saves
+        Saves by each writer after the last step, with nothing going on beside them.
     resume_from
         The checkpoint to begin from; None for the first step.
     """
@@ -110,6 +113,7 @@ class RankTask:
     store: str
     directory: str
     writers: tuple[WriterName, ...]
+    alone_saves: int = 0
     resume_from: str | None = None
 
     def to_json(self) -> str:

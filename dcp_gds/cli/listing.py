@@ -15,12 +15,7 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from dcp_gds.errors import (
-    CorruptCheckpointError,
-    NotCommittedError,
-    TransferError,
-    UnsupportedError,
-)
+from dcp_gds.errors import CorruptCheckpointError, NotCommittedError, TransferError
 from dcp_gds.format.metadata import load_metadata, split_metadata
 
 __all__ = ["Entry", "Listing", "read_listings"]
@@ -177,15 +172,10 @@ def _entries(metadata: Metadata, *, file: Path) -> Iterator[Entry]:
 
 
 def _place(metadata: Metadata, index: MetadataIndex, *, file: Path) -> _StorageInfo:
-    """Where an item is stored."""
-    place = (metadata.storage_data or {}).get(index)
+    """Where an item is stored; `load_metadata` has seen to it that places are well-formed."""
+    place: _StorageInfo | None = metadata.storage_data.get(index)
     if place is None:
         raise CorruptCheckpointError("the metadata do not say where it is", file, fqn=index.fqn)
-    if not isinstance(place, _StorageInfo):
-        raise UnsupportedError(
-            f"{index.fqn}: {file} describes places by {type(place).__name__}, which is not the"
-            " stock DCP format"
-        )
     return place
 
 

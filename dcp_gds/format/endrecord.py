@@ -116,7 +116,7 @@ def unseal(
         )
     if version != kind.version:
         raise UnsupportedError(
-            f"{os.fspath(path)}: the {kind.name} has version {version}; this version of dcp_gds reads"
-            f" {kind.version}: load it with the version that wrote it, or a later one"
+            f"{os.fspath(path)}: the {kind.name} has version {version}, this dcp_gds reads"
+            f" {kind.version}: load it with the dcp_gds that wrote it, or a later one"
         )
     return body

@@ -192,7 +192,8 @@ def _parse(body: memoryview, *, items_end: int) -> Footer:
     expected = footer_length(item_count=item_count, block_count=blocks) - FOOTER_TAIL_LENGTH
     if len(body) != expected:
         raise ValueError(
-            f"the footer counts {item_count} items and {blocks} blocks, which does not fit its length"
+            f"the footer has {len(body)} bytes before its end record, expected {expected} with"
+            f" {item_count} items and {blocks} blocks"
         )
     if flags & ~_FLAG_CHECKSUMS or zero:
         raise ValueError(f"the footer has unknown flags {flags:#x}, {zero:#x}")

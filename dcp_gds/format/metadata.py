@@ -6,6 +6,7 @@ import os
 import pickle
 import zlib
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch.distributed.checkpoint.filesystem import _StorageInfo
@@ -59,7 +60,7 @@ def dump_metadata(
 def load_metadata(
     data: bytes | memoryview, *, path: str | os.PathLike[str], allow: Iterable[str] = ()
 ) -> Metadata:
-    """Load the pickle of a metadata file; a file that anyone may have written can run nothing by it.
+    """Load the pickle of a metadata file, without running anything that the file chooses.
 
     Parameters
     ----------
@@ -76,81 +77,88 @@ def load_metadata(
     UnsupportedError
         If the pickle names something that is neither stock DCP's nor allowed.
     CorruptCheckpointError
-        If it is broken, or holds anything but metadata, or a shard file's path that leads elsewhere.
+        If it is broken, or holds anything but metadata, or a shard file's path leads elsewhere.
     """
     allowed = frozenset(allow)
     loaded = unpickle(data, path=path, allow=allowed)
     try:
         return _checked(loaded, path=path, allow=allowed)
-    except (AttributeError, TypeError) as error:  # an attribute is missing, or of another type
+    except (AttributeError, KeyError, TypeError) as error:  # a field is missing, or of another type
         raise CorruptCheckpointError(f"the metadata are malformed: {error}", path) from error
 
 
 def _checked(loaded: object, *, path: str | os.PathLike[str], allow: frozenset[str]) -> Metadata:
     """Return the metadata, or raise if anything that DCP or dcp_gds looks at has a wrong type."""
-    if not isinstance(loaded, Metadata):
+    if type(loaded) is not Metadata:
         raise TypeError(f"{type(loaded).__name__} in place of Metadata")
-    if not isinstance(loaded.state_dict_metadata, dict) or not isinstance(
-        loaded.storage_data, dict
-    ):
-        raise TypeError("state_dict_metadata or storage_data is no dict")
-    for fqn, entry in loaded.state_dict_metadata.items():
-        if not isinstance(fqn, str):
+    # Not by attributes: their declared types are what a file need not keep to.
+    fields = vars(loaded)
+    for fqn, entry in _as_dict(fields["state_dict_metadata"]).items():
+        if type(fqn) is not str:
             raise TypeError(f"{type(fqn).__name__} in place of an fqn")
-        if not isinstance(entry, BytesStorageMetadata) and not _is_tensor_entry(entry):
+        if type(entry) is not BytesStorageMetadata and not _is_tensor_entry(entry):
             raise CorruptCheckpointError("the metadata of this item are malformed", path, fqn=fqn)
     names = set()
-    for index, info in loaded.storage_data.items():
+    for index, info in _as_dict(fields["storage_data"]).items():
         if not _is_index(index):
             raise TypeError(f"{type(index).__name__} in place of an index, or a malformed one")
         if not _is_storage_info(info, allow=allow):
-            raise CorruptCheckpointError(
-                "where this item is stored is malformed", path, fqn=index.fqn
-            )
+            raise CorruptCheckpointError("its place in a file is malformed", path, fqn=index.fqn)
         names.add(info.relative_path)
     for name in names:
         safe_relative_path(name, path=path)
     return loaded
 
 
+def _as_dict(value: object) -> dict[Any, Any]:
+    """Return a field of the metadata that has to be a dict."""
+    if not isinstance(value, dict):
+        raise TypeError(f"{type(value).__name__} in place of a dict")
+    return value
+
+
 def _is_tensor_entry(entry: object) -> bool:
     """Whether a value of `state_dict_metadata` is that of a tensor, down to its sizes."""
+    if type(entry) is not TensorStorageMetadata:
+        return False
+    fields = vars(entry)
+    properties, chunks = fields["properties"], fields["chunks"]
     return (
-        isinstance(entry, TensorStorageMetadata)
-        and isinstance(entry.properties, TensorProperties)
-        and isinstance(entry.properties.dtype, torch.dtype)
-        and isinstance(entry.size, torch.Size)
-        and isinstance(entry.chunks, list)
-        and all(
-            isinstance(chunk, ChunkStorageMetadata)
-            and isinstance(chunk.offsets, torch.Size)
-            and isinstance(chunk.sizes, torch.Size)
-            for chunk in entry.chunks
-        )
+        type(properties) is TensorProperties
+        and isinstance(vars(properties)["dtype"], torch.dtype)
+        and type(fields["size"]) is torch.Size
+        and type(chunks) is list
+        and all(type(chunk) is ChunkStorageMetadata and _has_sizes(vars(chunk)) for chunk in chunks)
     )
+
+
+def _has_sizes(chunk: dict[str, Any]) -> bool:
+    """Whether the fields of a chunk's metadata are sizes."""
+    return type(chunk["offsets"]) is torch.Size and type(chunk["sizes"]) is torch.Size
 
 
 def _is_index(index: object) -> bool:
     """Whether a key of `storage_data` is one."""
+    if type(index) is not MetadataIndex:
+        return False
+    fields = vars(index)
     return (
-        isinstance(index, MetadataIndex)
-        and isinstance(index.fqn, str)
-        and isinstance(index.offset, torch.Size | None)
-        and isinstance(index.index, int | None)
+        type(fields["fqn"]) is str
+        and isinstance(fields.get("offset"), torch.Size | None)
+        and isinstance(fields.get("index"), int | None)
     )
 
 
-def _is_storage_info(info: object, *, allow: frozenset[str]) -> bool:
+def _is_storage_info(info: Any, *, allow: frozenset[str]) -> bool:
     """Whether a value of `storage_data` is stock DCP's, or an allowed one with the same fields."""
     cls = type(info)
     if cls is not _StorageInfo and f"{cls.__module__}.{cls.__qualname__}" not in allow:
         return False
-    transforms = getattr(info, "transform_descriptors", None)
     return (
-        isinstance(info.relative_path, str)
-        and isinstance(info.offset, int)
-        and isinstance(info.length, int)
+        type(info.relative_path) is str
+        and type(info.offset) is int
+        and type(info.length) is int
         and info.offset >= 0
         and info.length >= 0
-        and isinstance(transforms, list | tuple | None)
+        and isinstance(getattr(info, "transform_descriptors", None), list | tuple | None)
     )

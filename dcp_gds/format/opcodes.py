@@ -1,8 +1,8 @@
 """Opcodes: a pickle's instructions, checked before the unpickler runs them.
 
-Python's unpickler allocates what an instruction asks for before it looks whether the data are there:
-six bytes make it clear a table of 64 GiB. One flipped bit in a stock `.metadata`, which has no
-checksum, is enough for that. So only instructions that `pickle.dump` of protocol 4 and 5 writes
+Python's unpickler allocates what an instruction asks for before it looks whether the data are
+there: six bytes make it clear a table of 64 GiB. One damaged byte in a stock `.metadata`, which has
+no checksum, is enough for that. So only instructions that `pickle.dump` of protocol 4 and 5 writes
 are let through, with all of their data at hand.
 
 A regular expression does most of it, as Python would take a second for what it takes 0.1 s for.
@@ -22,8 +22,13 @@ _STOP = 0x2E
 # BINBYTES and LONG4; BINUNICODE8, BINBYTES8 and BYTEARRAY8.
 _LENGTH4 = struct.Struct("<I")
 _LENGTH8 = struct.Struct("<Q")
-_LENGTH_FIELDS = {ord(opcode): _LENGTH4 for opcode in ("X", "B", "\x8b")} | {
-    opcode: _LENGTH8 for opcode in (0x8D, 0x8E, 0x96)
+_LENGTH_FIELDS = {
+    0x58: _LENGTH4,
+    0x42: _LENGTH4,
+    0x8B: _LENGTH4,
+    0x8D: _LENGTH8,
+    0x8E: _LENGTH8,
+    0x96: _LENGTH8,
 }
 _RUN = re.compile(
     rb"(?:"
@@ -53,13 +58,15 @@ def check_opcodes(data: bytes | memoryview) -> None:
     if bytes(data[:2]) not in _PROTOCOLS:
         raise ValueError("it does not begin as a pickle of protocol 4 or 5")
     position = 2
-    # An instruction that straddles the end of a frame is read differently by different unpicklers.
-    frame_end = end
+    # End of the frame that `position` lies in. An instruction that straddles it, or a frame in a
+    # frame, is read differently by different unpicklers.
+    frame_end: int | None = None
     while True:
-        run = _RUN.match(data, position, frame_end)
+        limit = end if frame_end is None else frame_end
+        run = _RUN.match(data, position, limit)
         position = run.end() if run else position
-        if position == frame_end < end:
-            frame_end = end
+        if position == frame_end:
+            frame_end = None
             continue
         if position == end:
             raise ValueError("it ends without a STOP")
@@ -69,13 +76,11 @@ def check_opcodes(data: bytes | memoryview) -> None:
                 raise ValueError(f"it ends at {position + 1}, and {end} bytes are there")
             return
         field = _LENGTH8 if opcode == _FRAME else _LENGTH_FIELDS.get(opcode)
-        if field is None:
-            raise ValueError(
-                f"instruction {opcode:#04x} at {position} is cut off or not one of those"
-            )
-        start = position + 1 + field.size
-        length = field.unpack_from(data, position + 1)[0] if start <= frame_end else frame_end
-        if length > frame_end - start or (opcode == _FRAME and frame_end != end):
+        start = position + 1 + (field.size if field else 0)
+        if field is None or start > limit or (opcode == _FRAME and frame_end is not None):
+            raise ValueError(f"instruction {opcode:#04x} at {position} is not expected, or cut off")
+        (length,) = field.unpack_from(data, position + 1)
+        if length > limit - start:
             raise ValueError(f"instruction {opcode:#04x} at {position} wants {length} bytes")
         if opcode == _FRAME:
             position, frame_end = start, start + length

@@ -33,7 +33,7 @@ _RECORD = struct.Struct("<Q2I")
 
 @dataclass(frozen=True, slots=True)
 class ShardFileRecord:
-    """A shard file: its name relative to the checkpoint's directory, its length, its footer's CRC-32."""
+    """A shard file: its name below the checkpoint's directory, its length, its footer's CRC-32."""
 
     name: str
     length: int
@@ -87,7 +87,7 @@ def split_metadata(
     Raises
     ------
     CorruptCheckpointError
-        If the trailer is damaged or contradicts itself, or the pickle's CRC-32 is not the one in it.
+        If the trailer is damaged or contradicts itself, or the pickle has another CRC-32.
     UnsupportedError
         If the trailer is whole, and of another version.
     """

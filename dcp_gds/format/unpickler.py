@@ -100,6 +100,7 @@ class _SealedMember:
     """Stands for an enum member in comparisons. A member itself is shared, and not immutable."""
 
     __slots__ = ("_member",)
+    _member: object
 
     def __init__(self, member: object) -> None:
         object.__setattr__(self, "_member", member)
@@ -114,48 +115,48 @@ class _SealedMember:
         return hash(self._member)
 
 
-def _sealed(make: Callable[..., object]) -> type:
-    """Return a class whose "instances" are what `make` returns."""
+def _sealed(new: Callable[..., object]) -> type:
+    """Return a class that makes what `new`, as its `__new__`, returns."""
     # A pickle calls a class in two ways, as a callable and through __new__: this serves both.
-    return _SealedType("Sealed", (), {"__slots__": (), "__new__": lambda _, *args: make(*args)})
+    return _SealedType("Sealed", (), {"__slots__": (), "__new__": new})
 
 
-def _blank(cls: type) -> Callable[[], object]:
-    """Return a maker of instances without state, which the pickle sets afterwards."""
+def _blank(cls: type) -> Callable[[type], object]:
+    """Return a `__new__` for instances without state, which the pickle sets afterwards."""
     new = object.__new__
-    return lambda: new(cls)
+    return lambda _: new(cls)
 
 
-def _size(dimensions: tuple[int, ...]) -> torch.Size:
+def _size(_: type, dimensions: tuple[int, ...]) -> torch.Size:
     if len(dimensions) > _DIMENSIONS_MAX:
         raise ValueError(f"a size of {len(dimensions)} dimensions")
     return torch.Size(dimensions)
 
 
-def _layout(name: str) -> torch.layout:
+def _layout(_: type, name: str) -> torch.layout:
     return _LAYOUTS[name]
 
 
-def _memory_format(value: object) -> _SealedMember:
+def _memory_format(_: type, value: int) -> _SealedMember:
     return _SealedMember(metadata._MEM_FORMAT_ENCODING(value))
 
 
-def _memory_format_by_name(enum: object, name: str) -> _SealedMember:
-    """Stands for getattr, which Python 3.11.0 to 3.11.3 pickled enum members with."""
+def _memory_format_by_name(_: type, enum: object, name: str) -> _SealedMember:
+    """Stands for getattr, by which Python 3.11.0 to 3.11.3 pickled enum members."""
     if enum is not _MEMORY_FORMAT:
         raise ValueError("getattr of anything but an enum")
     return _SealedMember(metadata._MEM_FORMAT_ENCODING[name])
 
 
-def _posix_path(*parts: str) -> pathlib.Path:
+def _posix_path(_: type, *parts: str) -> pathlib.Path:
     return pathlib.Path(*parts)
 
 
-def _windows_path(*parts: str) -> pathlib.PureWindowsPath:
+def _windows_path(_: type, *parts: str) -> pathlib.PureWindowsPath:
     return pathlib.PureWindowsPath(*parts)
 
 
-def _ordered_dict() -> OrderedDict[object, object]:
+def _ordered_dict(_: type) -> OrderedDict[object, object]:
     return OrderedDict()
 
 
@@ -164,19 +165,15 @@ def _known_names() -> Mapping[tuple[str, str], object]:
     known: dict[tuple[str, str], object] = {
         ("torch", name): value
         for name, value in vars(torch).items()
-        if isinstance(value, torch.dtype)  # cannot be changed
+        if isinstance(value, torch.dtype)
     }
     known["torch", "Size"] = _sealed(_size)
     known["torch.serialization", "_get_layout"] = _sealed(_layout)
     known["builtins", "getattr"] = _sealed(_memory_format_by_name)
     known["collections", "OrderedDict"] = _sealed(_ordered_dict)
-    for builtin in (
-        set,
-        frozenset,
-        complex,
-        slice,
-    ):  # cannot be changed; their values are no longer
-        known["builtins", builtin.__name__] = builtin  # than their arguments
+    # These and their classes cannot be changed, and are no longer than their arguments.
+    for builtin in (complex, range, slice):
+        known["builtins", builtin.__name__] = builtin
     for cls in (
         metadata.BytesStorageMetadata,
         metadata.ChunkStorageMetadata,

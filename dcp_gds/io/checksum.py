@@ -1,4 +1,4 @@
-"""Checksum: CRC-32 (IEEE, as in zip archives) of memory, of bytes, and of two parts put together."""
+"""Checksum: CRC-32 (IEEE, as in zip archives) of memory, of bytes, and of two parts together."""
 
 from __future__ import annotations
 

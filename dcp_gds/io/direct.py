@@ -1,4 +1,4 @@
-"""Direct engine: native threads that move host memory to and from O_DIRECT files, without a copy."""
+"""Direct engine: native threads that move host memory to and from O_DIRECT files, uncopied."""
 
 from __future__ import annotations
 

@@ -53,6 +53,10 @@ class Selection:
     alignment: int
 
 
+# Whether direct transfers went well, and what was seen.
+_Outcome = tuple[bool, str]
+
+
 @dataclass(frozen=True, slots=True)
 class _Finding:
     """Whether direct I/O is honoured, and the observation that says so."""
@@ -170,14 +174,15 @@ def _probe_file(directory: Path) -> Iterator[int | None]:
         yield file.fd
 
 
-def _find(path: Path, fd: int | None, exercise: Callable[[int, int], str | None]) -> _Finding:
+def _find(path: Path, fd: int | None, exercise: Callable[[int, int], _Outcome]) -> _Finding:
     """Ask the kernel about an open file, then try it."""
     alignment = _placement_alignment(path)
     if fd is None:
         return _Finding(False, "open refused O_DIRECT with EINVAL", alignment)
     promised = dio_alignment(fd)
     if promised is None:
-        # A kernel may accept O_DIRECT here and go through the page cache all the same, unseen.
+        # A kernel may accept O_DIRECT here and go through the page cache all the same, unseen:
+        # btrfs drops the pages at once, and mincore(2) finds nothing.
         observed = (
             "statx reports no alignment for direct I/O (STATX_DIOALIGN, which Linux has from 6.1"
             f" on; this is {os.uname().release})"
@@ -185,32 +190,33 @@ def _find(path: Path, fd: int | None, exercise: Callable[[int, int], str | None]
         return _Finding(False, observed, alignment)
     memory, offset = promised
     alignment = max(alignment, memory, offset)
-    terms = f"statx reports alignment {memory} in memory and {offset} in the file"
     try:
-        refused = exercise(fd, alignment)
+        went_well, seen = exercise(fd, alignment)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
             raise
-        refused = f"the transfer was refused: {error.strerror}"
-    if refused is not None:
-        return _Finding(False, f"{terms}, but with {alignment} bytes {refused}", alignment)
-    return _Finding(True, f"{terms}, and a transfer of {alignment} bytes went well", alignment)
+        went_well, seen = False, f"a transfer of {alignment} bytes was refused: {error.strerror}"
+    observed = (
+        f"statx reports alignment {memory} in memory and {offset} in the file,"
+        f" {'and' if went_well else 'but'} {seen}"
+    )
+    return _Finding(went_well, observed, alignment)
 
 
-def _write_and_read_back(fd: int, length: int) -> str | None:
-    """Write an aligned block and compare; say what went wrong."""
+def _write_and_read_back(fd: int, length: int) -> _Outcome:
+    """Write an aligned block and compare."""
     with mmap.mmap(-1, length) as written, mmap.mmap(-1, length) as read:
         written[:] = os.urandom(length)
         os.pwrite(fd, written, 0)
         os.preadv(fd, [read], 0)
-        return None if read[:] == written[:] else "other bytes came back than were written"
+        same = read[:] == written[:]
+    return same, f"{length} bytes came back {'as' if same else 'other than'} written"
 
 
-def _read(fd: int, length: int) -> str | None:
+def _read(fd: int, length: int) -> _Outcome:
     """Read an aligned block, which ends early in a shorter file."""
-    with mmap.mmap(-1, length) as read:
-        os.preadv(fd, [read], 0)
-    return None
+    with mmap.mmap(-1, length) as memory:
+        return True, f"{os.preadv(fd, [memory], 0)} of {length} bytes were read"
 
 
 def _placement_alignment(path: Path) -> int:

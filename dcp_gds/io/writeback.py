@@ -118,7 +118,8 @@ def _sync_range(fd: int, extent: Extent, *, flags: int) -> bool:
     return True
 
 
-def _filesystem_magic(fd: int) -> int | None:
-    """The `f_type` of fstatfs(2), its first field; None if it cannot be had."""
+def _filesystem_magic(fd: int) -> int:
+    """The `f_type` of fstatfs(2), its first field; 0 if it cannot be had."""
     buffer = (ctypes.c_long * 64)()
-    return None if _libc.fstatfs(fd, buffer) else buffer[0]
+    _libc.fstatfs(fd, buffer)
+    return buffer[0]

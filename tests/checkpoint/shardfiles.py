@@ -63,7 +63,7 @@ def items_of(path: Path) -> list[Item]:
 def items_end(file: Path, metadata: Metadata) -> int:
     """Offset behind the last item of one shard file."""
     infos = [info for info in metadata.storage_data.values() if info.relative_path == file.name]
-    return max(info.offset + info.length for info in infos)
+    return int(max(info.offset + info.length for info in infos))
 
 
 def footer_of(file: Path) -> Footer:

@@ -68,7 +68,7 @@ def test_the_best_engine_and_why(kind: str, mounts: Mounts) -> None:
     best = "direct" if kind in DIRECT_KINDS else "buffered"
     for report in (saved, loaded):
         assert report.engine == best
-        assert set(report.bytes_by_engine) == {best}
+        assert report.bytes_by_engine[best] >= report.bytes
         assert report.engine_reason
         # A fallback names what was looked at: the path and what it showed.
         assert bool(report.fallbacks) == (best == "buffered")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import io
 import os
-from concurrent.futures import Future as ThreadFuture
 from typing import Any
 
 import torch
@@ -93,7 +92,7 @@ class RecordingWriter(StorageWriter, BlockingAsyncStager):
         }
         self.memory.metadata = metadata
 
-    def stage(self, state_dict: dict[str, Any]) -> dict[str, Any] | ThreadFuture[dict[str, Any]]:
+    def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         self._note("stage")
         return super().stage(state_dict)
 

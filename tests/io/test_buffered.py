@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import itertools
 import os
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -21,7 +24,8 @@ from dcp_gds.io.buffered import WINDOW_BYTES, BufferedEngine
 from dcp_gds.io.engine import Engine, EngineName, Operation, Transfer
 from dcp_gds.io.shardfile import ShardFile, create_shard_file, open_shard_file
 from tests.filesystems import Mounts
-from tests.io.engine_suite import QUEUE_DEPTH, EngineTests, Memory, random_bytes, run
+from tests.io.engine_suite import QUEUE_DEPTH, EngineTests
+from tests.io.transfers import Memory, random_bytes, read, run, write
 from tests.pagecache import cached_bytes
 
 MIB = 1 << 20
@@ -174,3 +178,38 @@ def test_write_back_that_is_refused_at_once_fails_the_transfer(
     for completion in completions:
         assert completion.error is not None
         assert (completion.error.errno, completion.error.offset) == (errno.EIO, 0)
+
+
+def test_interrupted_write_back_is_resumed(
+    engine: Engine, tmp_path: Path, source: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = itertools.count()
+    interrupt = failing(errno.EINTR, on_wait=False)
+
+    def sync_file_range(*arguments: Any) -> int:
+        return interrupt(*arguments) if next(calls) % 2 == 0 else 0
+
+    with_libc(monkeypatch, sync_file_range=sync_file_range)
+    with create_shard_file(tmp_path / "file", direct=False) as file:
+        completions = run(engine, *transfers(Operation.WRITE, file, source))
+    assert not any(completion.error for completion in completions)
+    # Every range was started, and what did not fit the window was waited for.
+    assert next(calls) > 2 * (LENGTH + LENGTH - WINDOW_BYTES) // (4 * MIB)
+
+
+def test_short_transfers_are_resumed_and_counted(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pwrite, preadv = os.pwrite, os.preadv
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: pwrite(fd, data[:3000], offset))
+    monkeypatch.setattr(os, "preadv", lambda fd, to, offset: preadv(fd, [to[0][:3000]], offset))
+    data = random_bytes(10_000)
+    source, target = Memory(len(data)), Memory(len(data))
+    source.view[: len(data)] = data
+    with create_shard_file(tmp_path / "file", direct=False) as file:
+        (written,) = run(engine, write(file, source, length=len(data)))
+        (found,) = run(engine, read(file, target, length=len(data)))
+    for completion in (written, found):
+        assert (completion.error, completion.retries) == (None, 3)
+        assert (completion.moved, completion.crc32) == (len(data), zlib.crc32(data))
+    assert target.view[: len(data)] == data

@@ -1,4 +1,4 @@
-"""Checksum: every way to compute the CRC-32 that this CPU has equals zlib, continued and combined too.
+"""Checksum: each way to compute the CRC-32 equals zlib, continued and combined too.
 
 Method: hypothesis for lengths, addresses, values and cuts, around the steps of each kind; zlib is
 the oracle.

@@ -1,4 +1,4 @@
-"""Direct engine: it does what every engine does, with direct I/O and without, and says what went wrong.
+"""Direct engine: it does what every engine does, with direct I/O or without, past the page cache.
 
 Method: the engine suite on files that are open for direct I/O and on files that are not, on each
 kind of filesystem that honours it; nothing may be left in the page cache.
@@ -18,7 +18,7 @@ from dcp_gds.io.engine import Engine, EngineName, Operation, Transfer
 from dcp_gds.io.shardfile import create_shard_file, open_shard_file
 from tests.filesystems import DIRECT_KINDS, Mounts
 from tests.io.engine_suite import QUEUE_DEPTH, EngineTests, Memory, random_bytes, run
-from tests.io.nativethreads import engine_threads
+from tests.io.native import engine_threads
 from tests.pagecache import cached_bytes
 
 MIB = 1 << 20
@@ -91,11 +91,9 @@ def test_nothing_enters_the_page_cache(
 def test_a_write_that_would_need_rounding_is_refused_and_nothing_is_touched(
     engine: Engine, mounts: Mounts
 ) -> None:
-    path = mounts.directory("ext4") / "file"
-    path.write_bytes(before := random_bytes(8192))
     memory = Memory(8192)
-    with create_shard_file(path.with_name("direct"), direct=True) as file:
-        file.path.write_bytes(before)
+    with create_shard_file(mounts.directory("ext4") / "file", direct=True) as file:
+        file.path.write_bytes(before := random_bytes(8192))
         for offset, length in ((512, 4096), (4096, 512), (4096, 4097)):
             transfer = Transfer(Operation.WRITE, file, memory.address, length, offset)
             (completion,) = run(engine, transfer)

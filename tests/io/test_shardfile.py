@@ -1,6 +1,6 @@
-"""Shard file: created once, never through a link; a full disk is found at once and left as it was.
+"""Shard file: created once, never through a link, and what the kernel refuses keeps its errno.
 
-Method: small real filesystems that are full, read-only, or without preallocation or direct I/O.
+Method: real files and links, and filesystems that are read-only, full, or refuse O_DIRECT.
 """
 
 from __future__ import annotations
@@ -8,8 +8,6 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import pickle
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,27 +16,16 @@ import pytest
 from dcp_gds.errors import StorageFullError, TransferError
 from dcp_gds.io import shardfile
 from dcp_gds.io.shardfile import ShardFile, create_shard_file, file_error, open_shard_file
-from tests.filesystems import Mounts, loop_mount, missing, read_only_mount, tmpfs_mount
-from tests.io.engine_suite import file_size_limit
+from tests.filesystems import Mounts, read_only_mount, tmpfs_mount
 from tests.pagecache import cached_bytes
 
 MIB = 1 << 20
-DISK = 64 * MIB
 
 Opener = Callable[..., ShardFile]
 
 
-def free_bytes(path: Path) -> int:
-    room = os.statvfs(path)
-    return room.f_bavail * room.f_frsize
-
-
 def open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
-
-
-def allocated_bytes(path: Path) -> int:
-    return path.stat().st_blocks * 512
 
 
 def test_created_file_obeys_the_umask_and_closes(tmp_path: Path) -> None:
@@ -184,96 +171,6 @@ def test_no_room_for_another_file_is_storage_full() -> None:
         with pytest.raises(StorageFullError) as caught:
             create_shard_file(point / "file", direct=False)
     assert (caught.value.errno, caught.value.needed) == (errno.ENOSPC, None)
-
-
-@pytest.mark.root
-@pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "tmpfs"])
-def test_allocate_takes_the_blocks_and_truncate_gives_the_rest_back(
-    mounts: Mounts, kind: str
-) -> None:
-    path = mounts.directory(kind) / "file"
-    with create_shard_file(path, direct=False) as file:
-        assert file.allocate(8 * MIB)
-        assert path.stat().st_size == 8 * MIB
-        assert allocated_bytes(path) == 8 * MIB
-        file.truncate(MIB + 1)
-        assert path.stat().st_size == MIB + 1
-        file.sync()
-    assert allocated_bytes(path) <= 2 * MIB
-
-
-@pytest.mark.root
-def test_without_preallocation_the_length_is_set(mounts: Mounts) -> None:
-    path = mounts.directory("ext3") / "file"
-    with create_shard_file(path, direct=True) as file:
-        assert not file.allocate(8 * MIB)
-    assert path.stat().st_size == 8 * MIB
-    assert allocated_bytes(path) == 0
-
-
-@pytest.mark.root
-@pytest.mark.parametrize(
-    ("filesystem", "options"),
-    [("ext4", ("-q", "-F", "-m", "0")), ("ext4", ("-q", "-F", "-m", "0", "-b", "1024"))],
-)
-def test_full_disk_is_found_at_once_and_gets_its_blocks_back(
-    filesystem: str, options: tuple[str, ...]
-) -> None:
-    with loop_mount(filesystem, length=DISK, mkfs_options=options) as point:
-        before = free_bytes(point)
-        with create_shard_file(point / "file", direct=True) as file:
-            with pytest.raises(StorageFullError) as caught:
-                file.allocate(2 * DISK)
-            check_full(caught.value, point / "file", before=before)
-
-
-@pytest.mark.root
-def test_full_tmpfs_is_found_at_once_and_gets_its_blocks_back() -> None:
-    with tmpfs_mount(options="size=4m") as point:
-        before = free_bytes(point)
-        with create_shard_file(point / "file", direct=False) as file:
-            with pytest.raises(StorageFullError) as caught:
-                file.allocate(2 * DISK)
-            check_full(caught.value, point / "file", before=before)
-
-
-def check_full(error: StorageFullError, path: Path, *, before: int) -> None:
-    """While the file is still there, the disk has as much room as before, and the error says so."""
-    assert (error.errno, error.filename, error.needed) == (errno.ENOSPC, str(path), 2 * DISK)
-    assert (path.stat().st_size, allocated_bytes(path)) == (0, 0)
-    assert error.free == free_bytes(path)
-    # The file itself may cost its directory a block.
-    assert before - 4096 <= error.free <= before
-    assert str(pickle.loads(pickle.dumps(error))) == str(error)
-    assert f"needed {2 * DISK} bytes, free {error.free}" in str(error)
-
-
-@pytest.mark.root
-def test_exceeded_quota_is_storage_full_with_an_unknown_rest() -> None:
-    # A group quota of btrfs, because it binds root too.
-    with loop_mount("btrfs", length=256 * MIB, mkfs_options=("-q",)) as point:
-        for command in ("quota enable", "qgroup limit 16m"):
-            done = subprocess.run(
-                ["btrfs", *command.split(), str(point)], check=False, capture_output=True
-            )
-            if done.returncode:
-                missing(f"`btrfs {command}`")
-        with create_shard_file(point / "file", direct=False) as file:
-            with pytest.raises(StorageFullError) as caught:
-                file.allocate(DISK)
-            assert (file.path.stat().st_size, allocated_bytes(file.path)) == (0, 0)
-    assert caught.value.errno == errno.EDQUOT
-    assert (caught.value.needed, caught.value.free) == (DISK, None)
-
-
-def test_too_long_a_file_is_no_full_disk(tmp_path: Path) -> None:
-    with create_shard_file(tmp_path / "file", direct=False) as file, file_size_limit(MIB):
-        with pytest.raises(TransferError) as caught:
-            file.allocate(2 * MIB)
-        assert type(caught.value) is TransferError
-        assert caught.value.errno == errno.EFBIG
-        with pytest.raises(TransferError, match="File too large"):
-            file.truncate(2 * MIB)
 
 
 def test_sync_takes_the_file_out_of_the_page_cache(tmp_path: Path) -> None:
