@@ -1,4 +1,4 @@
-"""Checksum blocks tile a payload as the format says: hypothesis draws payloads and block lengths."""
+"""Checksum blocks tile a payload as the format says: hypothesis draws payloads and blocks."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import zipfile
 import zlib
+from typing import Any
 
 import pytest
 import torch
@@ -150,7 +151,7 @@ def test_a_storage_beyond_the_item_is_refused() -> None:
 
 def test_a_dtype_that_torch_cannot_save_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="uint3"):
-        EnvelopeCache(checksum=True).get(TensorForm.contiguous(torch.uint3, (4,)))
+        EnvelopeCache(checksum=True).get(TensorForm.contiguous(vars(torch)["uint3"], (4,)))
 
 
 @pytest.mark.parametrize("cut", [1, 10, 22, 60, 100, 400])
@@ -171,7 +172,7 @@ def test_changed_torch_options_are_noticed() -> None:
     cache.renew()
     form = TensorForm.contiguous(torch.float32, (10,))
     before = cache.get(form)
-    config = torch.utils.serialization.config
+    config: Any = torch.utils.serialization.config
     with config.patch({"save.storage_alignment": 4096}):
         cache.renew()
         assert len(cache.get(form).head) % 4096 == 0

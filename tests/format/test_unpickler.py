@@ -230,6 +230,13 @@ def test_an_error_of_an_allowed_class_is_damage() -> None:
         load(call, "builtins.int")
 
 
+def test_a_lack_of_memory_is_not_called_damage() -> None:
+    length = b"\x8a\x08" + (2**62).to_bytes(8, "little")
+    call = program(named("builtins", "bytearray"), length, TUPLE1, REDUCE)
+    with pytest.raises(MemoryError):
+        load(call, "builtins.bytearray")
+
+
 PIECES = [
     *(
         bytes([opcode])

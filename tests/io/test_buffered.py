@@ -29,8 +29,8 @@ from tests.io.transfers import Memory, random_bytes, read, run, write
 from tests.pagecache import cached_bytes
 
 MIB = 1 << 20
-# Twice the window, and some.
-LENGTH = 2 * WINDOW_BYTES + 3 * MIB
+# More than the window, and no multiple of anything.
+LENGTH = WINDOW_BYTES + 19 * MIB + 5000
 TRANSFER = 8 * MIB
 
 

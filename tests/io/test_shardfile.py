@@ -16,7 +16,7 @@ import pytest
 from dcp_gds.errors import StorageFullError, TransferError
 from dcp_gds.io import shardfile
 from dcp_gds.io.shardfile import ShardFile, create_shard_file, file_error, open_shard_file
-from tests.filesystems import Mounts, read_only_mount, tmpfs_mount
+from tests.filesystems import DIRECT_KINDS, Mounts, read_only_mount, tmpfs_mount
 from tests.pagecache import cached_bytes
 
 MIB = 1 << 20
@@ -179,6 +179,21 @@ def test_sync_takes_the_file_out_of_the_page_cache(tmp_path: Path) -> None:
         assert cached_bytes(file.path) == MIB
         file.sync()
         assert cached_bytes(file.path) == 0
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("kind", DIRECT_KINDS)
+def test_cut_and_synced_direct_file_is_not_in_the_page_cache(mounts: Mounts, kind: str) -> None:
+    path = mounts.directory(kind) / "file"
+    memory = mmap.mmap(-1, 8192)
+    memory[:] = b"x" * 8192
+    with create_shard_file(path, direct=True) as file:
+        os.pwrite(file.fd, memory, 0)
+        # The kernel pads the last block with zeros, through the page cache.
+        file.truncate(5000)
+        file.sync()
+        assert cached_bytes(path) == 0
+    assert path.read_bytes() == b"x" * 5000
 
 
 def test_failed_sync_and_close_are_errors(tmp_path: Path) -> None:
