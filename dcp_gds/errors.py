@@ -76,7 +76,8 @@ class StorageFullError(TransferError):
     Parameters
     ----------
     needed, free
-        Bytes that the save asked for, and bytes that were free for this user at that moment.
+        Bytes that the save asked for, and bytes that were free for this user at that moment; None
+        for a quota, whose rest the kernel does not tell.
     """
 
     def __init__(
@@ -95,7 +96,8 @@ class StorageFullError(TransferError):
     def __str__(self) -> str:
         text = super().__str__()
         if self.needed is not None:
-            text += f"; needed {self.needed} bytes, free {self.free}"
+            free = "unknown" if self.free is None else f"{self.free} bytes"
+            text += f"; needed {self.needed} bytes, free {free}"
         return text
 
 

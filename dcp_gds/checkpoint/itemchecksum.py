@@ -50,8 +50,8 @@ class ItemChecksum:
     def split(self, extent: Extent, *, length_max: int, alignment: int = 1) -> Iterator[Extent]:
         """Cut an extent into pieces, each within one block and at most so long.
 
-        Cuts inside a block are at multiples of `alignment`, so that no two pieces share a block of the
-        filesystem, which would be read twice.
+        Cuts inside a block are at multiples of `alignment`, so that no two pieces share a block of
+        the filesystem, which would be read twice.
         """
         assert length_max >= alignment
         first = max(bisect_right(self._offsets, extent.offset) - 1, 0)

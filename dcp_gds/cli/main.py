@@ -90,7 +90,8 @@ class _VersionAction(argparse.Action):
             version = dcp_gds.__version__
         except importlib.metadata.PackageNotFoundError:
             version = "(not installed, version unknown)"
-        parser.exit(message=f"{PROGRAM} {version}\n")
+        sys.stdout.write(f"{PROGRAM} {version}\n")
+        parser.exit()
 
 
 def _build_parser(

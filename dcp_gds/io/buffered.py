@@ -119,8 +119,8 @@ def _carry_out(transfer: Transfer, window: DirtyWindow) -> Completion:
     error = None
     try:
         if transfer.operation is Operation.READ:
-            # No read-ahead: what it fetches behind a piece, another thread may have dropped already,
-            # and nobody drops it again. With several threads it gains nothing.
+            # No read-ahead: it fetches what another thread has read and dropped already, and nobody
+            # drops it again. With several threads it gains nothing.
             os.posix_fadvise(transfer.file.fd, 0, 0, os.POSIX_FADV_RANDOM)
         for extent, memory in _pieces(transfer):
             if transfer.operation is Operation.WRITE:

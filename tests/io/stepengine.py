@@ -1,4 +1,4 @@
-"""Step engine: an Engine for tests that does each transfer when it is reaped, in an order of the test's choice."""
+"""Step engine: an Engine for tests that does each transfer when it is reaped, in random order."""
 
 from __future__ import annotations
 

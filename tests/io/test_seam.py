@@ -1,4 +1,4 @@
-"""A seam stream writes what was appended, whatever the order of completions: random appends are compared with the file."""
+"""A seam stream writes what was appended, in any order of completions: compared with the file."""
 
 from __future__ import annotations
 
