@@ -82,6 +82,8 @@ void check_read(MemoryFile& file, std::size_t shift, std::uint64_t length, std::
     CHECK(completion.crc32 == crc32(expected, 0));
     CHECK(memory[-1] == kUntouched && memory[length] == kUntouched);
     CHECK(completion.moved >= length && completion.moved <= length + 2 * alignment);
+    // A last block that the end of the file cuts short is no short transfer.
+    CHECK(completion.retries == 0 || file.call_bytes_max != UINT64_MAX);
 }
 
 // The file ends in the middle of a block, and the longest reads reach exactly to its end.
@@ -143,7 +145,7 @@ void goes_straight_where_it_can() {
     CHECK(run(reading(pages.start() + 100, 524'288, 4196, 4096), file).moved == 524'288 + 4096);
     CHECK(file.calls == 1 + 3);
     // A short one is cheaper in one bounced call.
-    CHECK(run(reading(pages.start() + 100, 8000, 4196, 4096), file).moved == 8192);
+    CHECK(run(reading(pages.start() + 100, 12'000, 4196, 4096), file).moved == 12'288);
     CHECK(file.calls == 4 + 1);
     CHECK(run(writing(pages.start(), 524'288, 4096, 4096), file).error == 0);
     CHECK(file.calls == 5 + 1);
@@ -164,6 +166,7 @@ void refuses_offsets_beyond_any_file() {
     CHECK(run(reading(pages.start(), 1, last, 1), file).error == EINVAL);
     CHECK(run(reading(pages.start(), 1, UINT64_MAX - 4095, 4096), file).error == EINVAL);
     CHECK(run(reading(pages.start(), UINT64_MAX - 4095, 8192, 4096), file).error == EINVAL);
+    CHECK(run(reading(pages.start(), INT64_MAX - 8192, 8192, 4096), file).error == EINVAL);
     CHECK(file.calls == 0);
 }
 
@@ -184,6 +187,32 @@ void stops_at_the_end_of_the_file() {
     }
 }
 
+void reads_nothing_beyond_the_end() {
+    MemoryFile file(random_bytes(100), 4096);
+    Pages pages(8192);
+    const Completion completion = run(reading(pages.start(), 4096, 1000, 4096), file);
+    CHECK(completion.error == 0 && completion.done == 0 && completion.crc32 == 0);
+    CHECK(pages.start()[0] == kUntouched);
+}
+
+// Both edges lie in one block, which is longer than what counts as a short read.
+void reads_within_a_long_block() {
+    constexpr std::uint64_t kBlock = 1 << 18;
+    MemoryFile file(random_bytes(2 * kBlock), 4096);
+    Pages pages(kBlock);
+    BounceBuffer bounce(kBlock);
+    // An address that is congruent with the offset.
+    const auto start = reinterpret_cast<std::uintptr_t>(pages.start());
+    const std::uint64_t offset = kBlock + start % kBlock + 1;
+    const std::uint64_t length = kBlock - start % kBlock - 1;
+    const Request request =
+        reading(pages.start() + 1, std::min(length, kBlock / 2), offset, kBlock);
+    const Completion completion = carry_out(request, bounce, file);
+    CHECK(completion.error == 0 && completion.done == request.length && file.calls == 1);
+    CHECK(std::ranges::equal(std::span(request.memory, request.length),
+                             std::span(file.content).subspan(offset, request.length)));
+}
+
 void goes_on_after_interruptions() {
     MemoryFile file({}, 4096);
     Pages pages(8192);
@@ -191,6 +220,13 @@ void goes_on_after_interruptions() {
     const Completion completion = run(writing(pages.start(), 8192, 0, 4096), file);
     CHECK(completion.error == 0 && completion.done == 8192 && completion.retries == 3);
     CHECK(completion.moved == 8192);
+    // However many there are, as long as something is moved in between.
+    Pages long_pages(400 * 4096);
+    file.call_bytes_max = 4096;
+    for (int call = 0; call < 400; ++call) {
+        file.errors.insert(file.errors.end(), {EINTR, 0});
+    }
+    CHECK(run(writing(long_pages.start(), 400 * 4096, 0, 4096), file).error == 0);
 }
 
 void gives_up_after_too_many_interruptions() {
@@ -250,6 +286,8 @@ int main() {
     refuses_misaligned_writes();
     refuses_offsets_beyond_any_file();
     stops_at_the_end_of_the_file();
+    reads_nothing_beyond_the_end();
+    reads_within_a_long_block();
     goes_on_after_interruptions();
     gives_up_after_too_many_interruptions();
     keeps_the_errno_and_what_was_done();

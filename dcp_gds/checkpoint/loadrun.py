@@ -16,7 +16,8 @@ from dcp_gds.checkpoint.committed import Committed, read_committed
 from dcp_gds.checkpoint.loaditem import LoadItem
 from dcp_gds.checkpoint.loadtarget import check_dtype
 from dcp_gds.checkpoint.locator import Envelopes, Locator
-from dcp_gds.checkpoint.shardreader import ShardReader
+from dcp_gds.checkpoint.readsession import ReadSession
+from dcp_gds.checkpoint.shardreader import read_items
 from dcp_gds.checkpoint.sidereader import SideReader
 from dcp_gds.checkpoint.streamitem import load_streamed
 from dcp_gds.config import ReaderOptions
@@ -203,23 +204,23 @@ class LoadRun:
         direct = self.engine == EngineName.DIRECT
         with contextlib.ExitStack() as stack:
             file = stack.enter_context(open_shard_file(path, direct=direct))
-            reader = ShardReader(
+            session = ReadSession(
                 file,
-                file_length=path.stat().st_size,
-                queue=self._queue,
-                pool=self._pool,
-                planner=self._planner,
-                transfer_bytes=self._options.transfer_bytes,
-                strict_dtype=self._options.strict_dtype,
-                check_bytes=self._check_bytes,
-                when_loaded=self._advance,
+                path.stat().st_size,
+                self._queue,
+                self._pool,
+                self._planner,
+                self._options.transfer_bytes,
+                self._options.strict_dtype,
+                self._check_bytes,
+                self._advance,
             )
             # In this order: nothing may be in flight when the slots are given back.
-            stack.callback(reader.abandon)
+            stack.callback(session.abandon)
             stack.callback(self._queue.abandon)
-            reader.read(plain)
-        self.loaded += reader.counts.loaded
-        self.verified += reader.counts.verified
+            read_items(session, plain)
+        self.loaded += session.loaded
+        self.verified += session.verified
 
     def _check_bytes(self, fqn: str, data: io.BytesIO) -> None:
         """Refuse what only a full unpickling would load, unless the checkpoint is trusted."""

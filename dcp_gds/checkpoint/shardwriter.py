@@ -151,15 +151,25 @@ class ShardWriter:
         self._fill_tail(write)
 
     def _write_copied(self, write: _ItemWrite, tensor: torch.Tensor) -> None:
-        """Copy a payload into the seam, and the tail with it: its checksum is known at once."""
-        assert write.item.envelope is not None
+        """Copy a payload into the seam, and its tail behind it: the checksum is known by then."""
+        if tensor.nbytes <= _PIECE_BYTES:
+            self._write_small(write, tensor)
+            return
         checksum = self._item_checksum(write)
         offset = write.placement.payload.offset
         for piece in packed_pieces(tensor, bytes_max=_PIECE_BYTES):
             self._append_payload(checksum, Extent(offset, piece.nbytes), address=piece.data_ptr())
             offset += piece.nbytes
-        write.tail = self._stream.reserve(len(write.item.envelope.tail))
-        self._fill_tail(write)
+        self._stream.append(self._finished_tail(write))
+
+    def _write_small(self, write: _ItemWrite, tensor: torch.Tensor) -> None:
+        """Copy a payload that is one piece and one checksum block: models have thousands."""
+        (piece,) = packed_pieces(tensor, bytes_max=_PIECE_BYTES)
+        address, length = piece.data_ptr(), piece.nbytes
+        crc32 = crc32_of(address, length=length) if self._checksum and length else 0
+        self._stream.append_memory(address=address, length=length)
+        write.checksum = PayloadChecksum((crc32,) if length else (), crc32)
+        self._stream.append(self._finished_tail(write))
 
     def _write_memory(self, write: _ItemWrite, memory: MemoryRange, *, keep: object) -> None:
         """Write a payload from its memory: the body by transfers, the edges through the seam."""
@@ -225,15 +235,18 @@ class ShardWriter:
 
     def _fill_tail(self, write: _ItemWrite) -> None:
         """Fill in the tail once it has its place and the payload's checksum is known."""
-        if write.tail is None or write.checksum is None:
-            return
+        if write.tail is not None and write.checksum is not None:
+            write.tail.fill(self._finished_tail(write))
+
+    def _finished_tail(self, write: _ItemWrite) -> bytes:
+        """The tail with the payload's checksum; notes the item for the footer."""
         envelope = write.item.envelope
         assert envelope is not None
+        assert write.checksum is not None
         tail = envelope.tail_with(write.checksum.crc32)
-        write.tail.fill(tail)
-        # These two cost next to nothing and tell a reader what the head is, so they are always
-        # there.
+        # Two more checksums cost next to nothing and tell a reader what the head is: always there.
         self._add_to_footer(write, head_crc32=envelope.head_crc32, tail_crc32=crc32_of_bytes(tail))
+        return tail
 
     def _add_to_footer(self, write: _ItemWrite, *, head_crc32: int, tail_crc32: int) -> None:
         """Note an item for the footer."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import os
 import secrets
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION, _StorageInfo
+from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.staging import BlockingAsyncStager
@@ -22,8 +21,9 @@ from torch.futures import Future
 from dcp_gds.checkpoint import commit
 from dcp_gds.checkpoint.report import SaveReport
 from dcp_gds.checkpoint.saveitem import look_at_items
-from dcp_gds.checkpoint.shardlayout import ShardLayout, lay_out
+from dcp_gds.checkpoint.shardlayout import lay_out
 from dcp_gds.checkpoint.shardsave import ShardOutcome, save_shard_file
+from dcp_gds.checkpoint.writeresult import ShardWriteResult, write_results
 from dcp_gds.config import (
     QUEUE_DEPTH_DEFAULT,
     STAGING_BYTES_DEFAULT,
@@ -33,18 +33,11 @@ from dcp_gds.config import (
 )
 from dcp_gds.errors import CheckpointExistsError, ConfigError
 from dcp_gds.format.envelope import EnvelopeCache
-from dcp_gds.format.metadata import ShardFileRecord, dump_metadata
+from dcp_gds.format.metadata import dump_metadata
 from dcp_gds.io.selection import Selection, select_for_save
 from dcp_gds.io.staging import StagingPool
 
 __all__ = ["GDSWriter"]
-
-
-@dataclasses.dataclass(frozen=True)
-class _ShardWriteResult(WriteResult):
-    """A write result; the first of each shard file also tells the coordinator about the file."""
-
-    shard_file: commit.ShardFileResult | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -198,8 +191,7 @@ class GDSWriter(StorageWriter, BlockingAsyncStager):
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        # Nothing of ours travels in plans: plan caching would replay it in the next save.
-        return plans
+        return plans  # Nothing of ours travels in plans: plan caching would replay it.
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Write this rank's items to one shard file and sync it.
@@ -242,7 +234,7 @@ class GDSWriter(StorageWriter, BlockingAsyncStager):
                 pool=pool,
                 progress=self._progress,
             )
-            results = _results(name, shard, outcome.footer_crc32, rank=save.rank)
+            results = write_results(name, shard, outcome.footer_crc32, rank=save.rank)
         self._report = SaveReport(
             path=self.checkpoint_id,
             token=save.token,
@@ -272,7 +264,7 @@ class GDSWriter(StorageWriter, BlockingAsyncStager):
         shard_files = [
             result.shard_file
             for result in written
-            if isinstance(result, _ShardWriteResult) and result.shard_file is not None
+            if isinstance(result, ShardWriteResult) and result.shard_file is not None
         ]
         commit.check_complete(metadata, (result.index for result in written))
         commit.check_shard_files(self._path, shard_files)
@@ -306,21 +298,3 @@ class GDSWriter(StorageWriter, BlockingAsyncStager):
                 slot_bytes=STAGING_SLOT_BYTES, bytes_max=self._options.staging_bytes_max
             )
         return self._pool
-
-
-def _results(name: str, shard: ShardLayout, footer_crc32: int, *, rank: int) -> list[WriteResult]:
-    """One result for each item; the first carries the shard file's record."""
-    record = ShardFileRecord(name, shard.file_length, footer_crc32)
-    shard_file = commit.ShardFileResult(record, rank, socket.gethostname())
-    results: list[WriteResult] = []
-    for item, placement in zip(shard.items, shard.placements, strict=True):
-        extent = placement.item
-        results.append(
-            _ShardWriteResult(
-                index=item.write_item.index,
-                size_in_bytes=extent.length,
-                storage_data=_StorageInfo(name, extent.offset, extent.length),
-                shard_file=None if results else shard_file,
-            )
-        )
-    return results

@@ -64,10 +64,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the demo; 0 if the resumed loss equals the uninterrupted one, else 1."""
-    if arguments.small:
-        settings = DemoSettings.small(steps=arguments.steps or SMALL_STEPS_DEFAULT)
-    else:
-        settings = DemoSettings(steps=arguments.steps or STEPS_DEFAULT)
+    default = SMALL_STEPS_DEFAULT if arguments.small else STEPS_DEFAULT
+    steps = default if arguments.steps is None else arguments.steps
+    settings = DemoSettings.small(steps=steps) if arguments.small else DemoSettings(steps=steps)
     with _working_directory(arguments.dir) as directory:
         result = run_demo(settings, directory, Console())
     return 0 if is_equal(result) else EXIT_UNEQUAL

@@ -109,6 +109,8 @@ class Saver:
 
     def save_alone(self, state: dict[str, Any], *, step: int) -> None:
         """Save the state as often as the task says, each save with nothing beside it."""
+        # Turns begin again, so that each writer gets the same number of them.
+        self._turns = 0
         for _ in range(self._task.alone_saves * len(self._writers)):
             self.collect(wait=True)
             # One rank's wait for another is not part of a save.

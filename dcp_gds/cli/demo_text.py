@@ -44,7 +44,6 @@ MODULES = (
     "tarfile",
     "textwrap",
     "threading",
-    "typing",
     "unittest.mock",
     "urllib.request",
     "uuid",

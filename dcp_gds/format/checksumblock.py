@@ -24,8 +24,10 @@ def block_extents(payload: Extent, *, alignment: int, block_length: int) -> list
     """
     if payload.length == 0:
         return []
-    body_start = round_up(payload.offset, alignment=alignment)
     count = block_count(payload, alignment=alignment, block_length=block_length)
+    if count == 1:
+        return [payload]
+    body_start = round_up(payload.offset, alignment=alignment)
     bounds = [
         payload.offset,
         *range(body_start + block_length, body_start + count * block_length, block_length),

@@ -111,9 +111,8 @@ def test_a_name_that_leads_out(name: str, saver: Storage, tmp_path: Path) -> Non
 @pytest.mark.parametrize("wrong", RANGES)
 def test_a_range_outside_the_file(wrong: str, saver: Storage, tmp_path: Path) -> None:
     targets = saved(tmp_path, saver)
-    (file,) = tmp_path.glob("*.distcp")
     rewrite_metadata(tmp_path, placed(**RANGES[wrong]))
-    refuse_untouched(targets, tmp_path, CorruptCheckpointError, file)
+    refuse_untouched(targets, tmp_path, CorruptCheckpointError, "x: ", tmp_path)
 
 
 @both_kinds
@@ -195,17 +194,13 @@ def test_metadata_that_is_none(content: str, saver: Storage, tmp_path: Path) -> 
             "other": pickle.dumps({"x": 1}),
         }[content]
     )
-    with refused(CorruptCheckpointError, file):
-        GDSReader(tmp_path).read_metadata()
-    refuse_untouched(targets, tmp_path, AssertionError, file)
+    refuse_untouched(targets, tmp_path, CorruptCheckpointError, file)
 
 
 def test_metadata_that_names_a_function(tmp_path: Path) -> None:
     targets = saved(tmp_path, STOCK)
     (tmp_path / ".metadata").write_bytes(pickle.dumps(Evil(tmp_path / "owned")))
-    with refused(UnsupportedError, "system", "allow"):
-        GDSReader(tmp_path).read_metadata()
-    refuse_untouched(targets, tmp_path, AssertionError, "system")
+    refuse_untouched(targets, tmp_path, UnsupportedError, "system", "allow")
     assert not (tmp_path / "owned").exists()
 
 
@@ -218,8 +213,7 @@ def test_planner_data_of_an_own_class(tmp_path: Path) -> None:
 
     rewrite_metadata(tmp_path, change)
     name = f"{Opaque.__module__}.{Opaque.__qualname__}"
-    with refused(UnsupportedError, name):
-        GDSReader(tmp_path).read_metadata()
+    refuse_untouched(targets, tmp_path, UnsupportedError, name)
     load(dict(targets), tmp_path, allow=(name,))
     assert raw(targets["y"]) == raw(dense_tensor((3, 7), torch.float32))
 

@@ -27,6 +27,7 @@ from dcp_gds.errors import (
 )
 from tests.checkpoint.refusal import refused, snapshot, unwrapped
 from tests.checkpoint.storage import OURS, STOCK, Storage, dcp_load, dcp_save, load, save
+from tests.checkpoint.test_conversion import empty_load
 from tests.ranks import Ranks
 
 NOBODY = 65534
@@ -125,19 +126,20 @@ def test_a_link_in_the_place_of_the_metadata(tmp_path: Path) -> None:
 def test_no_metadata(name: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     path = tmp_path / name
-    with refused(NotCommittedError, path):
-        GDSReader(path).read_metadata()
-    # DCP wraps what `read_metadata` raises into an assertion of its own, which keeps the text.
-    with refused(Exception, path, ".metadata"):
+    with refused(NotCommittedError, path, ".metadata") as refusal:
         load({"x": torch.ones(9)}, path)
-    assert (tmp_path / "missing").exists() is False
+    assert isinstance(refusal.error, FileNotFoundError)
+    assert refusal.error.filename == str(path)
+    with refused(NotCommittedError, path):
+        empty_load(path, OURS)
+    assert not (tmp_path / "missing").exists()
 
 
 def test_a_killed_save_is_not_committed(tmp_path: Path) -> None:
     save({"x": torch.ones(9)}, tmp_path)
     (tmp_path / ".metadata").unlink()
     with refused(NotCommittedError, tmp_path):
-        GDSReader(tmp_path).read_metadata()
+        load({"x": torch.ones(9)}, tmp_path)
 
 
 @pytest.mark.parametrize("storage", [OURS, STOCK], ids=lambda storage: storage.name)
@@ -151,6 +153,7 @@ def test_a_shard_file_that_is_gone(storage: Storage, tmp_path: Path) -> None:
     assert target.eq(5).all()
 
 
+@pytest.mark.timeout(60, method="signal")
 @pytest.mark.parametrize("kind", ["link", "directory", "pipe"])
 def test_something_else_in_the_place_of_a_shard_file(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "step"
