@@ -14,6 +14,7 @@ from dcp_gds.checkpoint.loaditem import LoadItem
 from dcp_gds.checkpoint.loadtarget import LoadTarget
 from dcp_gds.checkpoint.readsession import ReadSession
 from dcp_gds.checkpoint.saveitem import address_of
+from dcp_gds.checkpoint.slabreader import SlabReader
 from dcp_gds.format.extent import Extent
 from dcp_gds.io.engine import Completion
 from dcp_gds.io.staging import Slot
@@ -51,20 +52,26 @@ class LargeReader:
         if not box.length:
             target.commit()
             return
-        start = item.extent.offset
-        whole = Slab((0,) * len(box.sizes), box.sizes, 0, box.span)
-        if (address := target.address) is not None:
-            wanted: Iterable[_Wanted] = [_Wanted(Extent(start, box.length), address, target.tensor)]
-            extents = [Extent(start, box.length)]
-        else:
-            slabs = [whole] if not box.is_nested else list(self._slabs(target, item))
-            extents = [Extent(start + slab.offset, slab.length) for slab in slabs]
-            wanted = self._slab_reads(target, slabs, extents)
 
         def finish(verified: bool) -> None:
             target.commit()
             self._session.count(box.length, verified=verified)
 
+        start = item.extent.offset
+        whole = Slab((0,) * len(box.sizes), box.sizes, 0, box.span)
+        if (address := target.address) is not None:
+            wanted: Iterable[_Wanted] = [_Wanted(Extent(start, box.length), address, target.tensor)]
+            extents = [Extent(start, box.length)]
+        elif item.checks is None and box.is_nested:
+            reader = SlabReader(
+                self._session, target, start=start, finish=lambda: finish(verified=False)
+            )
+            reader.read(self._slabs(target, item))
+            return
+        else:
+            slabs = [whole] if not box.is_nested else list(self._slabs(target, item))
+            extents = [Extent(start + slab.offset, slab.length) for slab in slabs]
+            wanted = self._slab_reads(target, slabs, extents)
         self._read_wanted(item, extents, wanted, finish)
 
     def _slabs(self, target: LoadTarget, item: LoadItem) -> Iterable[Slab]:

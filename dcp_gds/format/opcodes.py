@@ -1,9 +1,9 @@
 """Opcodes: a pickle's instructions, checked before the unpickler runs them.
 
 Python's unpickler allocates what an instruction asks for before it looks whether the data are
-there: five bytes make it clear a table of 64 GiB. One damaged byte in a stock `.metadata`, which has
-no checksum, is enough for that. So only instructions that `pickle.dump` of protocol 4 and 5 writes
-are let through, with all of their data at hand.
+there: five bytes make it clear a table of 64 GiB. One damaged byte in a stock `.metadata`, which
+has no checksum, is enough for that. So only instructions that `pickle.dump` of protocol 4 and 5
+writes are let through, with all of their data at hand.
 
 A regular expression does most of it, as Python would take a second for what it takes 0.1 s for.
 """

@@ -28,9 +28,9 @@ from dcp_gds.format.opcodes import check_opcodes
 
 __all__ = ["unpickle"]
 
-# No tensor of torch has more than 64 dimensions; without a bound, a short file could ask for many
-# copies of one long tuple.
-_DIMENSIONS_MAX = 64
+# Without a bound, a short file could ask for many copies of one long tuple. torch has no limit of
+# its own; real tensors have a handful of dimensions.
+_DIMENSIONS_MAX = 256
 _METADATA_MODULE = metadata.__name__
 # Where TensorProperties was before it came to DCP; its state is still the same.
 _SHARDED_TENSOR_MODULE = "torch.distributed._shard.sharded_tensor.metadata"

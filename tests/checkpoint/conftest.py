@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.checkpoint.stock_reader import Archive, load_flat, read_archives
-from tests.filesystems import mounts
+from tests.filesystems import mounts, session_mounts
 from tests.ranks import EXPECTED_WARNINGS, Ranks
 
-__all__ = ["mounts"]
+__all__ = ["mounts", "session_mounts"]
 
 ArchiveKey = tuple[str, tuple[int, ...]]
 

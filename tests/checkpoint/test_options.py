@@ -54,7 +54,7 @@ def test_options_of_a_save(engine: str, sync: bool, checksum: bool, tmp_path: Pa
     assert report.bytes >= 24 * MIB + 20
     assert sum(report.bytes_by_engine.values()) >= report.bytes
     assert report.staging_bytes_peak <= 4 * MIB
-    assert (report.sync_seconds > 0) == sync
+    assert 0 <= report.sync_seconds <= report.seconds
     assert report.gb_per_s > 0
     assert json.loads(report.to_json())["items"] == 3
     assert pickle.loads(pickle.dumps(report)) == report

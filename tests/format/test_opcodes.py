@@ -7,6 +7,7 @@ import struct
 import tracemalloc
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -86,7 +87,7 @@ def test_a_broken_pickle_or_an_instruction_that_dcp_never_writes_is_damage(data:
             b"J\x00\x00\x40\x00",
             TUPLE1 + REDUCE + TUPLE1 + REDUCE,
         ),
-        program(named("torch", "Size"), b"(" + b"K\1" * 65 + b"t", TUPLE1, REDUCE),
+        program(named("torch", "Size"), b"(" + b"K\1" * 257 + b"t", TUPLE1, REDUCE),
     ],
 )
 def test_a_bomb_allocates_nothing(data: bytes) -> None:
@@ -130,6 +131,12 @@ def test_a_frame_holds_whole_instructions(data: bytes) -> None:
 @pytest.mark.parametrize("protocol", [4, 5])
 def test_plain_values_come_back(value: object, protocol: int) -> None:
     assert load(pickle.dumps(value, protocol=protocol)) == value
+
+
+@pytest.mark.parametrize("dimensions", [0, 70, 256])
+def test_a_size_of_many_dimensions_comes_back(dimensions: int) -> None:
+    size = torch.Size([1] * dimensions)
+    assert load(pickle.dumps(size)) == size
 
 
 def test_a_bytearray_of_protocol_5_comes_back() -> None:
