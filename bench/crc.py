@@ -25,7 +25,7 @@ Memory = NDArray[np.uint64]
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and publish."""
     question = "CRC-32 of one core"
-    options = parse_options(question, arguments, rounds=7, gib=1.0)
+    options = parse_options(question, arguments, rounds=7, gib=0.5)
     length = options.length // CACHE_BYTES * CACHE_BYTES
     memory = np.arange(length // 8, dtype=np.uint64)
     passes: dict[str, Callable[[Memory], object]] = {READ: _read, ZLIB: _zlib}

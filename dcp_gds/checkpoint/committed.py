@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.metadata import Metadata
 
 from dcp_gds.checkpoint.commit import metadata_path
 from dcp_gds.errors import DcpGdsError, NotCommittedError, TransferError
-from dcp_gds.format.metadata import ShardFileRecord, Trailer, load_metadata, split_metadata
+from dcp_gds.format.metadata import Trailer, load_metadata, split_metadata
 
 __all__ = ["Committed", "UnreadableMetadata", "read_committed"]
 
@@ -28,15 +28,6 @@ class Committed:
     def token(self) -> str | None:
         """Names this checkpoint among all others."""
         return None if self.trailer is None else self.trailer.token
-
-    def record(self, name: str) -> ShardFileRecord | None:
-        """What was committed of a shard file."""
-        if self.trailer is None:
-            return None
-        for record in self.trailer.shard_files:
-            if record.name == name:
-                return record
-        return None
 
 
 class UnreadableMetadata(Metadata):

@@ -143,10 +143,16 @@ class LoadRun:
     ) -> list[LoadItem]:
         """Find the items of one shard file."""
         storage = self._committed.metadata.storage_data
+        record = self._records.get(name)
+        if record is None and self._committed.trailer is not None:
+            raise CorruptCheckpointError(
+                "items are said to be in this file, which the metadata's trailer does not name",
+                self._path_of(name),
+            )
         with self._open_side(self._path_of(name)) as side:
             locator = Locator(
                 side,
-                record=self._records.get(name),
+                record=record,
                 metadata=self._committed.metadata,
                 envelopes=envelopes,
                 verify=self._options.verify,
