@@ -90,7 +90,7 @@ class Spread:
         digits = 2 if abs(self.median) < 100 else 0
         if f"{self.low:.{digits}f}" == f"{self.high:.{digits}f}":
             return f"{self.median:.{digits}f}"
-        return f"{self.median:.{digits}f}  ({self.low:.{digits}f} to {self.high:.{digits}f})"
+        return f"{self.median:.{digits}f} ({self.low:.{digits}f}-{self.high:.{digits}f})"
 
 
 def timed(action: Callable[[], object]) -> Clocks:

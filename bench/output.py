@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Console
@@ -16,7 +17,7 @@ from bench.options import Options
 __all__ = ["Column", "Comparison", "publish"]
 
 # Names and spreads need it; a terminal that is narrower wraps.
-WIDTH = 118
+WIDTH = 132
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -75,20 +76,22 @@ def publish(
         console.print(_comparison_table(compared))
     busy = sum(not run.quiet for run in runs)
     console.print(
-        f"median (least to greatest) of {options.rounds} interleaved rounds, "
+        f"median (least-greatest) of {options.rounds} interleaved rounds, "
         f"{options.length / (1 << 30):.3g} GiB; {', '.join(environment.values())}"
     )
     if busy:
         console.print(f"{busy} of {len(runs)} runs began on a drive that others kept busy")
+    if os.getloadavg()[0] > (os.cpu_count() or 1):
+        console.print("not a quiet machine: whoever needs less CPU looks faster than it is")
 
 
 def _summary_table(
     question: str, headings: Sequence[str], summary: Mapping[str, Mapping[str, Spread]]
 ) -> Table:
     table = Table(title=question, title_justify="left", title_style="bold")
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     for heading in headings:
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", min_width=min(len(heading), 12))
     for contender, figures in summary.items():
         table.add_row(contender, *(str(spread) for spread in figures.values()))
     return table

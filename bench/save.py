@@ -48,8 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         columns=(
             Column("GB/s", lambda run: run.gb_per_s),
             Column("CPU s/GB", lambda run: run.cpu_s_per_gb),
-            Column("machine's CPU s/GB", lambda run: run.machine_cpu_s_per_gb),
-            Column("page cache left, MiB", lambda run: run.facts["cached_bytes"] / (1 << 20)),
+            Column("of the machine", lambda run: run.machine_cpu_s_per_gb),
+            Column("cached after, MiB", lambda run: run.facts["cached_bytes"] / (1 << 20)),
         ),
         comparisons=_comparisons(runs),
     )

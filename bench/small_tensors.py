@@ -74,9 +74,9 @@ def _saves(state: State, few: State, directory: Path, options: Options) -> None:
             Column("write_data, s", lambda run: run.facts["write_data_s"]),
             Column("its CPU, s", lambda run: run.facts["write_data_cpu_s"]),
             Column("finish, s", lambda run: run.facts["finish_s"]),
-            Column("DCP's planning, s", lambda run: run.facts["planning_s"]),
-            Column("whole save, s", lambda run: run.clocks.seconds),
-            Column("CPU, s", lambda run: run.clocks.cpu_s),
+            Column("planning, s", lambda run: run.facts["planning_s"]),
+            Column("whole, s", lambda run: run.clocks.seconds),
+            Column("whole CPU, s", lambda run: run.clocks.cpu_s),
         ),
         comparisons=_times_faster(runs, "write_data", of=NAMES[0], against=NAMES[1]),
     )
@@ -104,10 +104,10 @@ def _loads(state: State, few: State, directory: Path, options: Options) -> None:
         columns=(
             Column("read_data, s", lambda run: run.facts["read_data_s"]),
             Column("its CPU, s", lambda run: run.facts["read_data_cpu_s"]),
-            Column("read_metadata, s", lambda run: run.facts["read_metadata_s"]),
-            Column("DCP's planning, s", lambda run: run.facts["planning_s"]),
-            Column("whole load, s", lambda run: run.clocks.seconds),
-            Column("CPU, s", lambda run: run.clocks.cpu_s),
+            Column("metadata, s", lambda run: run.facts["read_metadata_s"]),
+            Column("planning, s", lambda run: run.facts["planning_s"]),
+            Column("whole, s", lambda run: run.clocks.seconds),
+            Column("whole CPU, s", lambda run: run.clocks.cpu_s),
         ),
         comparisons=_times_faster(runs, "read_data", of=LOADERS[0], against=LOADERS[-1]),
     )

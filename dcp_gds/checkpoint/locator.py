@@ -98,8 +98,9 @@ class Locator:
         self._verify = verify
         self._footer = _read_footer(side, record)
         items = () if self._footer is None else self._footer.items
-        self._footer_items = {item.extent.offset: item for item in items}
-        self._located: dict[int, _Located] = {}
+        # By the whole extent: an item of no bytes begins where the next one does.
+        self._footer_items = {item.extent: item for item in items}
+        self._located: dict[Extent, _Located] = {}
 
     def locate(self, read_item: ReadItem, info: _StorageInfo) -> LoadItem:
         """Find one read item.
@@ -114,10 +115,10 @@ class Locator:
         descriptors = tuple(info.transform_descriptors or ())
         try:
             self._check_inside(extent)
-            located = self._located.get(extent.offset)
+            located = self._located.get(extent)
             if located is None:
                 located = self._find(read_item, extent, transformed=bool(descriptors))
-                self._located[extent.offset] = located
+                self._located[extent] = located
             place = None if located.stored is None else _place(read_item, located.stored)
         except CorruptCheckpointError as error:
             raise CorruptCheckpointError(
@@ -172,8 +173,8 @@ class Locator:
         """The footer's entry of an item; None in a file that has no footer."""
         if self._footer is None:
             return None
-        footer_item = self._footer_items.get(extent.offset)
-        if footer_item is None or footer_item.extent != extent:
+        footer_item = self._footer_items.get(extent)
+        if footer_item is None:
             raise CorruptCheckpointError(
                 f"the metadata place it at [{extent.offset}, {extent.end}), the footer does not"
             )

@@ -102,6 +102,7 @@ class GDSReader(StorageReader):
         self._pool: StagingPool | None = None
         self._committed: Committed | None = None
         self._rank = 0
+        self._rank_local = False
         self._report: LoadReport | None = None
         self._closed = False
 
@@ -158,7 +159,9 @@ class GDSReader(StorageReader):
         """
         if self._closed:
             raise ConfigError(f"the reader of {self._path} is closed")
-        read = read_committed(self._path, rank=kwargs.get("rank"), allow=self._allow)
+        rank = kwargs.get("rank")
+        self._rank_local = rank is not None
+        read = read_committed(self._path, rank=rank, allow=self._allow)
         if isinstance(read, UnreadableMetadata):
             return read
         self._committed = read
@@ -178,8 +181,12 @@ class GDSReader(StorageReader):
         self._rank = kwargs.get("rank") or 0
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Tell the coordinator which checkpoint this rank has read the metadata of."""
-        return dataclasses.replace(plan, storage_data=self._current().token)
+        """Tell the coordinator which checkpoint this rank has read the metadata of.
+
+        Rank-local metadata are of as many saves as there are ranks, and cannot be compared.
+        """
+        token = None if self._rank_local else self._current().token
+        return dataclasses.replace(plan, storage_data=token)
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
         """Refuse to go on when ranks have read the metadata of different checkpoints."""

@@ -20,7 +20,10 @@ __all__ = [
     "SaveItem",
     "address_of",
     "byte_item_data",
+    "check_tensor",
+    "form_of",
     "is_copied",
+    "is_dense",
     "look_at_items",
     "resolve_tensor",
 ]
@@ -36,10 +39,10 @@ class SaveItem:
 
     Parameters
     ----------
-    envelope
-        Around a tensor's payload; None for a byte item.
     size
         Lengths, and where in memory the payload lies modulo the alignment when it is not copied.
+    form, envelope
+        What is stored of a tensor, and what is put around it; None for a byte item.
     transient
         The planner allocated the value for this save: it is released now, and resolved again when
         it is written.
@@ -48,8 +51,9 @@ class SaveItem:
     """
 
     write_item: WriteItem
-    envelope: Envelope | None
     size: ItemSize
+    form: TensorForm | None = None
+    envelope: Envelope | None = None
     transient: bool = False
     data: io.BytesIO | None = None
 
@@ -85,7 +89,7 @@ def look_at_items(
             held += item.size.payload_length
             if held > held_bytes_max:
                 held -= item.size.payload_length
-                item = SaveItem(write_item, None, item.size, transient=True)
+                item = SaveItem(write_item, item.size, transient=True)
             byte_items.append(item)
     tensors = [
         _look_at_tensor(write_item, planner, alignment=alignment, envelopes=envelopes)
@@ -107,6 +111,22 @@ def resolve_tensor(write_item: WriteItem, planner: SavePlanner) -> torch.Tensor:
     fqn = write_item.index.fqn
     if not isinstance(value, torch.Tensor):
         raise UnsupportedError(f"{fqn}: the planner gave {type(value).__name__} for a tensor item")
+    tensor = check_tensor(value, fqn=fqn)
+    try:
+        device_of(tensor)
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{fqn}: {error}") from error
+    return tensor
+
+
+def check_tensor(value: torch.Tensor, *, fqn: str) -> torch.Tensor:
+    """Detach a tensor; refuse what a plain dense tensor would not give back.
+
+    Raises
+    ------
+    UnsupportedError
+        Naming the item.
+    """
     tensor = value.detach()
     if type(tensor) is not torch.Tensor:
         raise UnsupportedError(
@@ -119,7 +139,6 @@ def resolve_tensor(write_item: WriteItem, planner: SavePlanner) -> torch.Tensor:
             f"{fqn}: cannot save a {kind} tensor: DCP loads into plain dense tensors, which would"
             " lose a scale, indices or all data; save its dense parts under names of their own"
         )
-    device_of(tensor)
     return tensor
 
 
@@ -144,9 +163,32 @@ def byte_item_data(item: SaveItem, planner: SavePlanner) -> io.BytesIO:
     return data
 
 
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the elements fill one range without gap or overlap, and the bytes are the values."""
+    if tensor.is_conj() or tensor.is_neg():
+        return False
+    if tensor.is_contiguous():
+        return True
+    expected = 1
+    for stride, extent in sorted(zip(tensor.stride(), tensor.size(), strict=True)):
+        if extent == 1:
+            continue
+        if stride != expected:
+            return False
+        expected *= extent
+    return True
+
+
+def form_of(tensor: torch.Tensor) -> TensorForm:
+    """The form in which a tensor is stored: its own if it is dense, else contiguous."""
+    if is_dense(tensor):
+        return TensorForm(tensor.dtype, tuple(tensor.size()), tensor.stride())
+    return TensorForm.contiguous(tensor.dtype, tensor.size())
+
+
 def is_copied(tensor: torch.Tensor) -> bool:
     """Whether a tensor goes through seams: small, not dense, or lazily conjugate or negative."""
-    return tensor.nbytes <= COPIED_LENGTH_MAX or not _is_plain_dense(tensor)
+    return tensor.nbytes <= COPIED_LENGTH_MAX or not is_dense(tensor)
 
 
 def address_of(buffer: memoryview) -> int:
@@ -159,7 +201,7 @@ def _look_at_tensor(
 ) -> SaveItem:
     """Resolve a tensor, note form and address, and let go of it."""
     tensor = resolve_tensor(write_item, planner)
-    form = _form_of(tensor)
+    form = form_of(tensor)
     try:
         envelope = envelopes.get(form)
     except UnsupportedError as error:
@@ -168,18 +210,11 @@ def _look_at_tensor(
     remainder = None if copied else device_of(tensor).memory(tensor).address % alignment
     size = ItemSize(len(envelope.head), form.length, len(envelope.tail), remainder)
     if copied:
-        return SaveItem(write_item, envelope, size)
+        return SaveItem(write_item, size, form, envelope)
     # When the storage dies with our reference, the planner made it for this save alone.
     storage: Any = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]  # torch's
     del tensor
-    return SaveItem(write_item, envelope, size, transient=bool(storage.expired()))
-
-
-def _form_of(tensor: torch.Tensor) -> TensorForm:
-    """The form in which a tensor is stored: its own if it is dense, else contiguous."""
-    if _is_plain_dense(tensor):
-        return TensorForm(tensor.dtype, tuple(tensor.size()), tensor.stride())
-    return TensorForm.contiguous(tensor.dtype, tensor.size())
+    return SaveItem(write_item, size, form, envelope, transient=bool(storage.expired()))
 
 
 def _look_at_bytes(write_item: WriteItem, planner: SavePlanner, *, alignment: int) -> SaveItem:
@@ -189,7 +224,7 @@ def _look_at_bytes(write_item: WriteItem, planner: SavePlanner, *, alignment: in
         length = buffer.nbytes
         copied = length <= COPIED_LENGTH_MAX
         remainder = None if copied else address_of(buffer) % alignment
-    return SaveItem(write_item, None, ItemSize(0, length, 0, remainder), data=data)
+    return SaveItem(write_item, ItemSize(0, length, 0, remainder), data=data)
 
 
 def _resolve_bytes(write_item: WriteItem, planner: SavePlanner) -> io.BytesIO:
@@ -205,19 +240,3 @@ def _resolve_bytes(write_item: WriteItem, planner: SavePlanner) -> io.BytesIO:
 def _copied_first(items: Iterable[SaveItem]) -> list[SaveItem]:
     """Stable order: what is copied in front, so that it forms few, long seams."""
     return sorted(items, key=lambda item: item.size.remainder is not None)
-
-
-def _is_plain_dense(tensor: torch.Tensor) -> bool:
-    """Whether the elements fill one range without gap or overlap, and the bytes are the values."""
-    if tensor.is_conj() or tensor.is_neg():
-        return False
-    if tensor.is_contiguous():
-        return True
-    expected = 1
-    for stride, extent in sorted(zip(tensor.stride(), tensor.size(), strict=True)):
-        if extent == 1:
-            continue
-        if stride != expected:
-            return False
-        expected *= extent
-    return True

@@ -13,7 +13,9 @@ from dcp_gds.checkpoint.saveitem import (
     SaveItem,
     address_of,
     byte_item_data,
+    form_of,
     is_copied,
+    is_dense,
     resolve_tensor,
 )
 from dcp_gds.checkpoint.shardlayout import ShardLayout
@@ -135,40 +137,39 @@ class ShardWriter:
         self._stream.append(item.envelope.head)
         self._hold(write)
         tensor = resolve_tensor(item.write_item, planner)
-        copied = is_copied(tensor)
-        if tensor.nbytes != item.size.payload_length or copied != (item.size.remainder is None):
+        form, copied = form_of(tensor), is_copied(tensor)
+        if form != item.form or copied != (item.size.remainder is None):
             raise UnsupportedError(
-                f"{item.fqn}: the planner gave a tensor of {item.size.payload_length} bytes at"
-                f" first, now another one of {tensor.nbytes}: resolve_data has to be repeatable"
+                f"{item.fqn}: the planner gave {item.form} at first, now it gives {form}:"
+                " resolve_data has to be repeatable"
             )
         device = device_of(tensor)
         device.wait_producer(tensor)
+        if not is_dense(tensor):
+            self._write_packed(write, tensor)
+            return
         if copied:
-            self._write_copied(write, tensor)
+            self._write_small(write, device.memory(tensor))
             return
         self._write_memory(write, device.memory(tensor), keep=tensor)
         write.tail = self._stream.reserve(len(item.envelope.tail))
         self._fill_tail(write)
 
-    def _write_copied(self, write: _ItemWrite, tensor: torch.Tensor) -> None:
-        """Copy a payload into the seam, and its tail behind it: the checksum is known by then."""
-        if tensor.nbytes <= _PIECE_BYTES:
-            self._write_small(write, tensor)
-            return
+    def _write_small(self, write: _ItemWrite, memory: MemoryRange) -> None:
+        """Copy a payload that is one checksum block, and its tail: models have thousands."""
+        address, length = memory.address, memory.length
+        crc32 = crc32_of(address, length=length) if self._checksum and length else 0
+        self._stream.append_memory(address=address, length=length)
+        write.checksum = PayloadChecksum((crc32,) if length else (), crc32)
+        self._stream.append(self._finished_tail(write))
+
+    def _write_packed(self, write: _ItemWrite, tensor: torch.Tensor) -> None:
+        """Copy a payload whose elements have to be put together, and its tail."""
         checksum = self._item_checksum(write)
         offset = write.placement.payload.offset
         for piece in packed_pieces(tensor, bytes_max=_PIECE_BYTES):
             self._append_payload(checksum, Extent(offset, piece.nbytes), address=piece.data_ptr())
             offset += piece.nbytes
-        self._stream.append(self._finished_tail(write))
-
-    def _write_small(self, write: _ItemWrite, tensor: torch.Tensor) -> None:
-        """Copy a payload that is one piece and one checksum block: models have thousands."""
-        (piece,) = packed_pieces(tensor, bytes_max=_PIECE_BYTES)
-        address, length = piece.data_ptr(), piece.nbytes
-        crc32 = crc32_of(address, length=length) if self._checksum and length else 0
-        self._stream.append_memory(address=address, length=length)
-        write.checksum = PayloadChecksum((crc32,) if length else (), crc32)
         self._stream.append(self._finished_tail(write))
 
     def _write_memory(self, write: _ItemWrite, memory: MemoryRange, *, keep: object) -> None:

@@ -11,6 +11,7 @@ from typing_extensions import Buffer
 
 from dcp_gds.errors import CorruptCheckpointError, TransferError
 from dcp_gds.format.extent import Extent
+from dcp_gds.io.shardfile import open_shard_file
 
 __all__ = ["SideReader"]
 
@@ -23,18 +24,19 @@ class SideReader:
     Parameters
     ----------
     path
-        A shard file; a symbolic link is refused.
+        A shard file; a symbolic link is refused, and what is no regular file.
+
+    Raises
+    ------
+    TransferError
+        If it cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.moved = 0
-        try:
-            self._fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError as error:
-            raise TransferError(
-                error.errno or 0, f"cannot open a shard file: {error.strerror}", path
-            ) from error
+        self._file = open_shard_file(path, direct=False)
+        self._fd = self._file.fd
         self.length = os.fstat(self._fd).st_size
         # Readahead would fill the page cache with payload that goes another way.
         os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
@@ -83,7 +85,7 @@ class SideReader:
     def close(self) -> None:
         """Close the file; what it left in the page cache is given back."""
         os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(self._fd)
+        self._file.close()
 
     def __enter__(self) -> SideReader:
         return self

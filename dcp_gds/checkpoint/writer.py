@@ -14,7 +14,6 @@ from typing import Any
 from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
-from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
@@ -23,6 +22,7 @@ from dcp_gds.checkpoint.report import SaveReport
 from dcp_gds.checkpoint.saveitem import look_at_items
 from dcp_gds.checkpoint.shardlayout import lay_out
 from dcp_gds.checkpoint.shardsave import ShardOutcome, save_shard_file
+from dcp_gds.checkpoint.stager import CopyStager
 from dcp_gds.checkpoint.writeresult import ShardWriteResult, write_results
 from dcp_gds.config import (
     QUEUE_DEPTH_DEFAULT,
@@ -31,7 +31,7 @@ from dcp_gds.config import (
     TRANSFER_BYTES_DEFAULT,
     WriterOptions,
 )
-from dcp_gds.errors import CheckpointExistsError, ConfigError
+from dcp_gds.errors import CheckpointExistsError, ConfigError, DcpGdsError
 from dcp_gds.format.envelope import EnvelopeCache
 from dcp_gds.format.metadata import dump_metadata
 from dcp_gds.io.selection import Selection, select_for_save
@@ -48,6 +48,7 @@ class _Save:
     rank: int = 0
     use_collectives: bool = True
     selection: Selection | None = None
+    stage_error: DcpGdsError | None = None
 
     @property
     def metadata_rank(self) -> int | None:
@@ -55,7 +56,7 @@ class _Save:
         return None if self.use_collectives else self.rank
 
 
-class GDSWriter(StorageWriter, BlockingAsyncStager):
+class GDSWriter(StorageWriter, CopyStager):
     """Writes a checkpoint in the stock DCP format, past the page cache, and commits it atomically.
 
     Give it to `torch.distributed.checkpoint.save` or `async_save` on every rank. The stock
@@ -108,7 +109,7 @@ class GDSWriter(StorageWriter, BlockingAsyncStager):
         progress: Callable[[int, int], None] | None = None,
         on_commit: Callable[[Path], None] | None = None,
     ) -> None:
-        BlockingAsyncStager.__init__(self)
+        CopyStager.__init__(self)
         self._options = WriterOptions(
             engine=engine,
             staging_bytes_max=staging_bytes_max,
@@ -169,7 +170,7 @@ class GDSWriter(StorageWriter, BlockingAsyncStager):
         """DCP's first call of every save on every rank: draws the token that names its files."""
         if self._closed:
             raise ConfigError(f"the writer of {self._path} is closed")
-        self._save = _Save(token=secrets.token_hex(16))
+        self._save = _Save(secrets.token_hex(16), stage_error=self.take_stage_error())
         return StorageMeta(checkpoint_id=self.checkpoint_id, save_id=self._save.token)
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
@@ -182,6 +183,8 @@ class GDSWriter(StorageWriter, BlockingAsyncStager):
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Create the directory, refuse to replace a checkpoint unasked, and select the engine."""
         save = self._current_save()
+        if save.stage_error is not None:
+            raise save.stage_error
         commit.create_directory(self._path, sync=self._options.sync)
         existing = commit.metadata_path(self._path, rank=save.metadata_rank)
         if not self._options.overwrite and os.path.lexists(existing):
@@ -281,10 +284,6 @@ class GDSWriter(StorageWriter, BlockingAsyncStager):
             self._report = dataclasses.replace(self._report, committed=True)
         if self._on_commit is not None:
             self._on_commit(self._path)
-
-    def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        """Copy the state to host memory, so that training may change it while it is saved."""
-        return BlockingAsyncStager.stage(self, state_dict)
 
     def _current_save(self) -> _Save:
         """The save at hand; DCP has begun it by `storage_meta`."""

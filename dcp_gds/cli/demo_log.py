@@ -124,7 +124,8 @@ def figures_of(saves: Iterable[SaveDone], *, writer: WriterName) -> SaveFigures:
     return SaveFigures(
         writer=writer,
         engines=tuple(sorted({save.engine for save in every})),
-        fallbacks=tuple(sorted({text for save in every for text in save.fallbacks})),
+        # Each text names its save's directory, so those of all saves would say the same.
+        fallbacks=next((save.fallbacks for save in every if save.fallbacks), ()),
         bytes=every[-1].bytes,
         gb_per_s=Spread.of([_gb_per_s(group) for group in beside]),
         alone_gb_per_s=Spread.of([_gb_per_s(group) for group in alone]),

@@ -81,7 +81,8 @@ class ShardFile:
         Returns
         -------
         bool
-            False if the filesystem cannot preallocate: the length is set, the blocks are not there.
+            False if the filesystem cannot preallocate: there is room now and the length is set, but
+            the blocks are not taken.
 
         Raises
         ------
@@ -96,6 +97,7 @@ class ShardFile:
         try:
             if self._preallocate(length):
                 return True
+            self._check_room(length)
             os.ftruncate(self._fd, length)
         except OSError as error:
             free = self._free_bytes() if error.errno == errno.ENOSPC else None
@@ -157,6 +159,11 @@ class ShardFile:
             # Also where the length is unchanged this frees what lies behind the end of the file.
             os.ftruncate(self._fd, before)
             raise
+
+    def _check_room(self, length: int) -> None:
+        """Raise ENOSPC, as preallocation would, if there is less room than that."""
+        if self._free_bytes() < length:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _free_bytes(self) -> int:
         """Bytes that an unprivileged user may still take."""

@@ -126,9 +126,29 @@ def test_a_failed_transfer_leaves_nothing(
     assert free_slots(pool) == 4
 
 
+def shortened(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor[:-1]
+
+
+def converted(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.view(torch.float64)
+
+
+def turned(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.reshape(2, -1).clone().t()
+
+
 @pytest.mark.parametrize("fqn", ["large", "small", "gaps"])
-def test_a_tensor_of_another_length_is_refused(tmp_path: Path, pool: StagingPool, fqn: str) -> None:
-    planner = Planner(lambda name, call, value: value[:-1] if (name, call) == (fqn, 2) else value)
+@pytest.mark.parametrize("change", [shortened, converted, turned])
+def test_another_tensor_the_second_time_is_refused(
+    tmp_path: Path,
+    pool: StagingPool,
+    fqn: str,
+    change: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    planner = Planner(
+        lambda name, call, value: change(value) if (name, call) == (fqn, 2) else value
+    )
     shard = laid_out(planner)
     with pytest.raises(UnsupportedError, match=rf"^{fqn}: .*repeatable"):
         save(tmp_path, shard, planner, pool)
