@@ -13,7 +13,6 @@ from dcp_gds.checkpoint.itemchecksum import ItemChecksum, PayloadChecksum
 from dcp_gds.checkpoint.loaditem import LoadItem
 from dcp_gds.checkpoint.loadtarget import LoadTarget
 from dcp_gds.checkpoint.readsession import ReadSession
-from dcp_gds.checkpoint.saveitem import address_of
 from dcp_gds.checkpoint.slabreader import SlabReader
 from dcp_gds.format.extent import Extent
 from dcp_gds.io.engine import Completion
@@ -113,7 +112,7 @@ class LargeReader:
         data.write(b"\0")
         data.seek(0)
         with data.getbuffer() as buffer:
-            address = address_of(buffer)
+            address = torch.frombuffer(buffer, dtype=torch.uint8).data_ptr()
 
         def finish(verified: bool) -> None:
             self._session.finish_bytes(item, data, verified=verified)

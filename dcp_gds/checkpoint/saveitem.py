@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -55,7 +56,7 @@ class SaveItem:
     form: TensorForm | None = None
     envelope: Envelope | None = None
     transient: bool = False
-    data: io.BytesIO | None = None
+    data: bytes | None = None
 
     @property
     def fqn(self) -> str:
@@ -142,7 +143,7 @@ def check_tensor(value: torch.Tensor, *, fqn: str) -> torch.Tensor:
     return tensor
 
 
-def byte_item_data(item: SaveItem, planner: SavePlanner) -> io.BytesIO:
+def byte_item_data(item: SaveItem, planner: SavePlanner) -> bytes:
     """Return a byte item's value, resolved again when it is not held.
 
     Raises
@@ -153,7 +154,7 @@ def byte_item_data(item: SaveItem, planner: SavePlanner) -> io.BytesIO:
     if item.data is not None:
         return item.data
     data = _resolve_bytes(item.write_item, planner)
-    length = data.getbuffer().nbytes
+    length = len(data)
     if length != item.size.payload_length:
         raise UnsupportedError(
             f"{item.fqn}: serialized to {item.size.payload_length} bytes, then to {length}: it"
@@ -191,9 +192,11 @@ def is_copied(tensor: torch.Tensor) -> bool:
     return tensor.nbytes <= COPIED_LENGTH_MAX or not is_dense(tensor)
 
 
-def address_of(buffer: memoryview) -> int:
-    """Address of a writable buffer that is not empty."""
-    return torch.frombuffer(buffer, dtype=torch.uint8).data_ptr()
+def address_of(data: bytes) -> int:
+    """Address of the bytes, which stay there as long as the object lives."""
+    address = ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value
+    assert address is not None
+    return address
 
 
 def _look_at_tensor(
@@ -220,21 +223,20 @@ def _look_at_tensor(
 def _look_at_bytes(write_item: WriteItem, planner: SavePlanner, *, alignment: int) -> SaveItem:
     """Resolve a byte item and hold its value."""
     data = _resolve_bytes(write_item, planner)
-    with data.getbuffer() as buffer:
-        length = buffer.nbytes
-        copied = length <= COPIED_LENGTH_MAX
-        remainder = None if copied else address_of(buffer) % alignment
+    length = len(data)
+    remainder = None if length <= COPIED_LENGTH_MAX else address_of(data) % alignment
     return SaveItem(write_item, ItemSize(0, length, 0, remainder), data=data)
 
 
-def _resolve_bytes(write_item: WriteItem, planner: SavePlanner) -> io.BytesIO:
+def _resolve_bytes(write_item: WriteItem, planner: SavePlanner) -> bytes:
     """Ask the planner for a byte item."""
     value = planner.resolve_data(write_item)
     if not isinstance(value, io.BytesIO):
         raise UnsupportedError(
             f"{write_item.index.fqn}: the planner gave {type(value).__name__} for a byte item"
         )
-    return value
+    # Not getbuffer, which copies the bytes that the BytesIO was made from.
+    return value.getvalue()
 
 
 def _copied_first(items: Iterable[SaveItem]) -> list[SaveItem]:

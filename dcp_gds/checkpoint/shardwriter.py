@@ -124,10 +124,7 @@ class ShardWriter:
         if not length:
             self._finish_item(write, PayloadChecksum((), 0))
             return
-        with data.getbuffer() as buffer:
-            memory = MemoryRange(address_of(buffer), length)
-        # An open export of the buffer would stay locked for the planner; `keep` is enough to keep
-        # it in place.
+        memory = MemoryRange(address_of(data), length)
         self._write_memory(write, memory, keep=data)
 
     def _write_tensor(self, write: _ItemWrite, planner: SavePlanner) -> None:
