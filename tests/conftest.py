@@ -1,4 +1,4 @@
-"""Rules of the whole run: a skip in CI is a failure, and property tests say how to repeat theirs.
+"""Rules of the whole run: a skip in CI is a failure, and a failure says enough and no more.
 
 CI has every capability that a test can ask for, but a GPU and much time. A skip there means that
 something went missing from the machine, and with it the proof.
@@ -7,12 +7,16 @@ something went missing from the machine, and with it the proof.
 from __future__ import annotations
 
 import os
+import reprlib
 from collections.abc import Generator
 
 import pytest
 from hypothesis import settings
 
 MAY_SKIP_IN_CI = ("gpu", "slow")
+# pytest compares long texts line by line, in quadratic time, and in CI it leaves nothing out: two
+# unequal tensors' bytes kept it busy for seven minutes.
+SHOWN_LENGTH_MAX = 20_000
 
 # No deadline: the examples that touch a disk take as long as the disk does.
 settings.register_profile("dcp_gds", deadline=None, print_blob=True)
@@ -36,6 +40,20 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     report = yield
     _fail_skip_in_ci(report)
     return report
+
+
+def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
+    """Show the ends of values that are too long to compare line by line, and which items differ."""
+    if max(len(repr(left)), len(repr(right))) <= SHOWN_LENGTH_MAX:
+        return None
+    lines = [f"{reprlib.repr(left)} {op} {reprlib.repr(right)}"]
+    if isinstance(left, dict) and isinstance(right, dict):
+        lines += [
+            f"at {key!r}: {reprlib.repr(left.get(key))} and {reprlib.repr(right.get(key))}"
+            for key in {**left, **right}
+            if repr(left.get(key)) != repr(right.get(key))
+        ]
+    return lines
 
 
 def _fail_skip_in_ci(report: pytest.TestReport | pytest.CollectReport) -> None:

@@ -110,12 +110,13 @@ class LargeReader:
         data = io.BytesIO()
         data.seek(length - 1)
         data.write(b"\0")
-        data.seek(0)
         with data.getbuffer() as buffer:
             address = torch.frombuffer(buffer, dtype=torch.uint8).data_ptr()
 
         def finish(verified: bool) -> None:
-            self._session.finish_bytes(item, data, verified=verified)
+            # A BytesIO that was made from bytes gives them out again without a copy.
+            content = io.BytesIO(data.getvalue())
+            self._session.finish_bytes(item, content, verified=verified)
 
         self._read_wanted(item, [item.payload], [_Wanted(item.payload, address, data)], finish)
 

@@ -1,4 +1,4 @@
-"""In CI a skip fails the run, however it was asked for; elsewhere, and for a GPU, it is a skip.
+"""In CI a skip fails the run, elsewhere it is a skip; a failed comparison of much data stays short.
 
 Method: small test files, run by a pytest of their own with this project's conftest as a plugin.
 """
@@ -25,6 +25,14 @@ ALLOWED = {
     "xfail": "@pytest.mark.xfail(reason='known')\ndef test_it():\n    assert False\n",
     "pass": "def test_it():\n    pass\n",
 }
+UNEQUAL = """
+def test_long():
+    same = bytes(4 << 20)
+    assert {'same': same, 'other': same} == {'same': same, 'other': same + b'x'}
+
+def test_short():
+    assert {'one': 1, 'two': 2} == {'one': 1, 'two': 3}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -71,3 +79,15 @@ def test_a_skip_is_a_skip_elsewhere(samples: Path) -> None:
     status, output = run_pytest(samples, ci="")
     assert status == pytest.ExitCode.OK, output
     assert f"1 passed, {len(SKIPPING) + 1} skipped, 1 xfailed" in output
+
+
+def test_a_comparison_of_much_data_stays_short(tmp_path: Path) -> None:
+    (tmp_path / "test_unequal.py").write_text(UNEQUAL)
+    status, output = run_pytest(tmp_path, ci="true")
+    assert status == pytest.ExitCode.TESTS_FAILED
+    assert "2 failed" in output
+    assert len(output) < 5000
+    assert "at 'other': b'" in output
+    assert "at 'same': b'" not in output
+    # pytest's own words for what is short.
+    assert "{'two': 2} != {'two': 3}" in output
