@@ -13,6 +13,8 @@ from collections.abc import Generator
 import pytest
 from hypothesis import settings
 
+from tests.ranks import EXPECTED_WARNINGS
+
 MAY_SKIP_IN_CI = ("gpu", "slow")
 # pytest compares long texts line by line, in quadratic time, and in CI it leaves nothing out: two
 # unequal tensors' bytes kept it busy for seven minutes.
@@ -21,6 +23,15 @@ SHOWN_LENGTH_MAX = 20_000
 # No deadline: the examples that touch a disk take as long as the disk does.
 settings.register_profile("dcp_gds", deadline=None, print_blob=True)
 settings.load_profile("dcp_gds")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let pass what DCP says of every save without a process group.
+
+    Here and not in a folder's conftest: those are loaded too late when all tests are run.
+    """
+    for message in EXPECTED_WARNINGS:
+        config.addinivalue_line("filterwarnings", f"ignore:{message}")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

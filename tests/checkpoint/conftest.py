@@ -1,5 +1,4 @@
-"""Fixtures of the checkpoint tests: rank processes that serve a whole session, and the warning that
-every save without a process group gives."""
+"""Fixtures of the checkpoint tests: rank processes that serve a whole session."""
 
 from __future__ import annotations
 
@@ -10,16 +9,11 @@ import pytest
 
 from tests.checkpoint.stock_reader import Archive, load_flat, read_archives
 from tests.filesystems import mounts, session_mounts
-from tests.ranks import EXPECTED_WARNINGS, Ranks
+from tests.ranks import Ranks
 
 __all__ = ["mounts", "session_mounts"]
 
 ArchiveKey = tuple[str, tuple[int, ...]]
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    for message in EXPECTED_WARNINGS:
-        config.addinivalue_line("filterwarnings", f"ignore:{message}")
 
 
 @pytest.fixture(scope="session")
