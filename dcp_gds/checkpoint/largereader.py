@@ -93,7 +93,7 @@ class LargeReader:
         shift = extent.offset % self._session.file.alignment
         if slab.length + shift > self._session.pool.slot_bytes:
             # Only a tensor whose elements share bytes is not cut to size.
-            memory = torch.empty(slab.length, dtype=torch.uint8)
+            memory = torch.empty(slab.length, dtype=torch.uint8, device="cpu")
             return _Wanted(extent, memory.data_ptr(), memory, lambda: target.put(slab, memory))
         slot = self._session.take_slot()
 

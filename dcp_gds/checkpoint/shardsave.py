@@ -85,10 +85,11 @@ def save_shard_file(
         stack.callback(queue.abandon)
         footer_crc32 = writer.write(planner)
         file.truncate(shard.file_length)
-        began = time.perf_counter()
+        sync_seconds = 0.0
         if options.sync:
+            began = time.perf_counter()
             file.sync()
             sync_directory(path.parent)
-        sync_seconds = time.perf_counter() - began
+            sync_seconds = time.perf_counter() - began
         undo.pop_all()
     return ShardOutcome(footer_crc32, queue.moved, queue.retries, sync_seconds)

@@ -164,7 +164,8 @@ def _build(form: TensorForm, *, checksum: bool) -> Envelope:
     recorder = _Recorder()
     try:
         with FakeTensorMode():
-            fake = torch.empty_strided(form.size, form.stride, dtype=form.dtype)
+            # A caller may have set another default device, which would stand in the archive.
+            fake = torch.empty_strided(form.size, form.stride, dtype=form.dtype, device="cpu")
         with skip_data(materialize_fake_tensors=True):
             torch.save(fake, cast(IO[bytes], recorder))
     except (RuntimeError, KeyError, NotImplementedError) as error:
@@ -218,7 +219,7 @@ def _clear_crc32s(
 
 def _check_against_torch_save() -> None:
     """Compare one envelope with what a real torch.save writes around a real payload."""
-    sample = torch.arange(7, dtype=torch.int16)
+    sample = torch.arange(7, dtype=torch.int16, device="cpu")
     archive = io.BytesIO()
     torch.save(sample, archive)
     written = archive.getvalue()
