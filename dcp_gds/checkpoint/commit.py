@@ -10,13 +10,16 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Iterable
+import warnings
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
 
 from dcp_gds.errors import (
+    CheckpointExistsError,
+    ConfigError,
     CorruptCheckpointError,
     DcpGdsError,
     TransferError,
@@ -31,7 +34,9 @@ from dcp_gds.format.metadata import (
 
 __all__ = [
     "ShardFileResult",
+    "call_back",
     "check_complete",
+    "check_replaceable",
     "check_shard_files",
     "create_directory",
     "metadata_path",
@@ -54,6 +59,30 @@ class ShardFileResult:
 def metadata_path(directory: Path, *, rank: int | None) -> Path:
     """Path of the checkpoint's metadata file, or one rank's when ranks do not work together."""
     return directory / (".metadata" if rank is None else f"__{rank}.metadata")
+
+
+def check_replaceable(directory: Path, *, rank: int | None, overwrite: bool) -> None:
+    """Refuse a save that would replace a checkpoint unasked, or that no load would find.
+
+    Raises
+    ------
+    CheckpointExistsError
+        If there are committed metadata and `overwrite` is False.
+    ConfigError
+        If rank-local metadata would be written beside a `.metadata`, which every load prefers.
+    """
+    common = metadata_path(directory, rank=None)
+    if rank is not None and overwrite and os.path.lexists(common):
+        raise ConfigError(
+            f"{directory} holds a checkpoint of ranks that worked together, which loads would go"
+            " on to find: save without collectives to another directory"
+        )
+    if overwrite:
+        return
+    # Without collectives another rank may have committed its part of this save already.
+    own = directory.glob("__*.metadata") if rank is None else [metadata_path(directory, rank=rank)]
+    if any(map(os.path.lexists, [common, *own])):
+        raise CheckpointExistsError(directory)
 
 
 def create_directory(directory: Path, *, sync: bool) -> None:
@@ -187,7 +216,9 @@ def shard_files_of(path: Path) -> frozenset[str]:
     """
     try:
         data = path.read_bytes()
-        pickled, _ = split_metadata(data, path=path)
+        pickled, trailer = split_metadata(data, path=path)
+        if trailer is not None:
+            return frozenset(record.name for record in trailer.shard_files)
         metadata = load_metadata(bytes(pickled), path=path)
         storage = metadata.storage_data or {}
         return frozenset(
@@ -206,6 +237,16 @@ def remove_replaced(directory: Path, names: Iterable[str]) -> None:
     for name in names:
         with contextlib.suppress(OSError):
             (directory / name).unlink()
+
+
+def call_back(on_commit: Callable[[Path], None], directory: Path) -> None:
+    """Tell the caller of the commit; an error of theirs does not undo it, and is a warning."""
+    try:
+        on_commit(directory)
+    except Exception as error:  # noqa: BLE001  # theirs may be anything, and all ranks would fail
+        warnings.warn(
+            f"{directory} is committed, but on_commit raised {error!r}", UserWarning, stacklevel=3
+        )
 
 
 def _transfer_error(error: OSError, what: str, path: Path) -> TransferError:

@@ -21,7 +21,12 @@ from dcp_gds.checkpoint.shardreader import read_items
 from dcp_gds.checkpoint.sidereader import SideReader
 from dcp_gds.checkpoint.streamitem import load_streamed
 from dcp_gds.config import ReaderOptions
-from dcp_gds.errors import CorruptCheckpointError, TransferError, UnsupportedError
+from dcp_gds.errors import (
+    CorruptCheckpointError,
+    NotCommittedError,
+    TransferError,
+    UnsupportedError,
+)
 from dcp_gds.format.metadata import safe_relative_path
 from dcp_gds.io.engine import EngineName
 from dcp_gds.io.selection import Selection, select_for_load, start_engine
@@ -41,6 +46,8 @@ class LoadRun:
         The checkpoint.
     planner
         DCP's; resolves targets and takes byte items.
+    metadata_rank, allow
+        How the metadata were read: see `read_committed`.
     pool
         Of staging slots; not closed here.
     progress
@@ -53,6 +60,8 @@ class LoadRun:
         committed: Committed,
         planner: LoadPlanner,
         *,
+        metadata_rank: int | None,
+        allow: frozenset[str],
         options: ReaderOptions,
         pool: StagingPool,
         progress: Callable[[int, int], None] | None,
@@ -67,6 +76,8 @@ class LoadRun:
             for record in (committed.trailer.shard_files if committed.trailer else ())
         }
         self._planner = planner
+        self._metadata_rank = metadata_rank
+        self._allow = allow
         self._options = options
         self._pool = pool
         self._progress = progress
@@ -171,9 +182,7 @@ class LoadRun:
         except TransferError as error:
             if error.errno != errno.ENOENT:
                 raise
-            now = read_committed(self._directory, rank=None, allow=())
-            token = now.token if isinstance(now, Committed) else None
-            if token != self._committed.token:
+            if self._is_overwritten():
                 raise CorruptCheckpointError(
                     "the checkpoint was overwritten while it was being loaded; load again", path
                 ) from error
@@ -183,12 +192,20 @@ class LoadRun:
                 path,
             ) from error
 
+    def _is_overwritten(self) -> bool:
+        """Whether the metadata are now those of another save; False if that cannot be known."""
+        try:
+            now = read_committed(self._directory, rank=self._metadata_rank, allow=self._allow)
+        except NotCommittedError:
+            return False
+        return isinstance(now, Committed) and now.token != self._committed.token
+
     def _check_dtypes(self, items: list[LoadItem]) -> None:
         """Raise for a target of another dtype before any target is touched."""
         for item in items:
             if item.stored is not None:
                 target = self._planner.resolve_tensor(item.read_item)
-                check_dtype(item, target, strict=True)
+                check_dtype(item.fqn, item.stored.dtype, target.dtype, strict=True)
 
     def _read_file(self, path: Path, items: list[LoadItem]) -> None:
         """Read the items of one shard file."""
@@ -196,7 +213,13 @@ class LoadRun:
         for item in items:
             if item.transform_descriptors:
                 with SideReader(path) as side:
-                    load_streamed(item, side.view(item.item), self._planner)
+                    load_streamed(
+                        item,
+                        side.view(item.item),
+                        self._planner,
+                        strict_dtype=self._options.strict_dtype,
+                        check_bytes=self._check_bytes,
+                    )
                     self._side_moved += side.moved
                 self.loaded += item.payload.length
                 self._advance(item.payload.length)

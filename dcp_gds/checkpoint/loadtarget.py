@@ -14,7 +14,7 @@ from dcp_gds.errors import ConfigError
 __all__ = ["LoadTarget", "check_dtype"]
 
 
-def check_dtype(item: LoadItem, target: torch.Tensor, *, strict: bool) -> None:
+def check_dtype(fqn: str, stored: torch.dtype, target: torch.dtype, *, strict: bool) -> None:
     """Say when a load changes the dtype, which `Tensor.copy_` does silently.
 
     Raises
@@ -22,10 +22,10 @@ def check_dtype(item: LoadItem, target: torch.Tensor, *, strict: bool) -> None:
     ConfigError
         If `strict`.
     """
-    if item.stored is None or item.stored.dtype == target.dtype:
+    if stored == target:
         return
     message = (
-        f"{item.fqn}: the checkpoint holds {item.stored.dtype}, the target is {target.dtype}:"
+        f"{fqn}: the checkpoint holds {stored}, the target is {target}:"
         " values are converted, which may lose precision"
     )
     if strict:
@@ -59,7 +59,7 @@ class LoadTarget:
                 f"{item.fqn}: the planner's tensor has size {tuple(self._tensor.size())}, the read"
                 f" item {sizes}"
             )
-        check_dtype(item, self._tensor, strict=strict_dtype)
+        check_dtype(item.fqn, item.stored.dtype, self._tensor.dtype, strict=strict_dtype)
         self.box = item.place.box
 
     @property
@@ -72,7 +72,9 @@ class LoadTarget:
         """Address to read the box's bytes to; None if they have to be rearranged or converted."""
         stored, tensor = self._stored, self._tensor
         same = (
-            stored.dtype == tensor.dtype
+            # A subclass may keep its bytes elsewhere, or nowhere.
+            type(tensor) is torch.Tensor
+            and stored.dtype == tensor.dtype
             and tensor.device.type == "cpu"
             and not (stored.conj or stored.neg or tensor.is_conj() or tensor.is_neg())
             and self.box.span == self.box.length

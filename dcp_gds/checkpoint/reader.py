@@ -102,7 +102,7 @@ class GDSReader(StorageReader):
         self._pool: StagingPool | None = None
         self._committed: Committed | None = None
         self._rank = 0
-        self._rank_local = False
+        self._metadata_rank: int | None = None
         self._report: LoadReport | None = None
         self._closed = False
 
@@ -159,9 +159,9 @@ class GDSReader(StorageReader):
         """
         if self._closed:
             raise ConfigError(f"the reader of {self._path} is closed")
-        rank = kwargs.get("rank")
-        self._rank_local = rank is not None
-        read = read_committed(self._path, rank=rank, allow=self._allow)
+        self._report = None
+        self._metadata_rank = kwargs.get("rank")
+        read = read_committed(self._path, rank=self._metadata_rank, allow=self._allow)
         if isinstance(read, UnreadableMetadata):
             return read
         self._committed = read
@@ -185,7 +185,7 @@ class GDSReader(StorageReader):
 
         Rank-local metadata are of as many saves as there are ranks, and cannot be compared.
         """
-        token = None if self._rank_local else self._current().token
+        token = self._current().token if self._metadata_rank is None else None
         return dataclasses.replace(plan, storage_data=token)
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
@@ -218,6 +218,8 @@ class GDSReader(StorageReader):
                 self._path,
                 self._current(),
                 planner,
+                metadata_rank=self._metadata_rank,
+                allow=self._allow,
                 options=self._options,
                 pool=pool,
                 progress=self._progress,

@@ -39,10 +39,13 @@ class RunReader:
         self._session = session
 
     def read(self, items: Iterable[LoadItem]) -> None:
-        """Read items, which come in file order. Their transfers may be in flight on return."""
+        """Read items. Their transfers may be in flight on return."""
         run: list[_Small] = []
-        for item in items:
-            small = _Small(item, item.extent if item.checks is None else item.payload)
+        # By what is read of them: several read items may want parts of one payload, in any order.
+        smalls = [
+            _Small(item, item.extent if item.checks is None else item.payload) for item in items
+        ]
+        for small in sorted(smalls, key=lambda small: small.extent.offset):
             if run and not self._fits(run, small.extent):
                 self._read_run(run)
                 run = []

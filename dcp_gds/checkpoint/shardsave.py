@@ -91,5 +91,7 @@ def save_shard_file(
             file.sync()
             sync_directory(path.parent)
             sync_seconds = time.perf_counter() - began
+        # Some filesystems report a failed write only when the file is closed.
+        file.close()
         undo.pop_all()
     return ShardOutcome(footer_crc32, queue.moved, queue.retries, sync_seconds)

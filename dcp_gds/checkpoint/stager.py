@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 import torch
+from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torch.distributed.checkpoint.staging import BlockingAsyncStager
+from torch.distributed.tensor import DTensor
 
 from dcp_gds.checkpoint.saveitem import check_tensor
 from dcp_gds.errors import DcpGdsError, UnsupportedError
@@ -32,7 +35,7 @@ class CopyStager(BlockingAsyncStager):
         try:
             for fqn, tensor in _tensors(state_dict, ""):
                 check_tensor(tensor, fqn=fqn)
-            return super().stage(state_dict)
+            return cast(dict[str, Any], _with_copied_bytes(super().stage(state_dict)))
         except DcpGdsError as error:
             self._stage_error = error
         except Exception as error:  # noqa: BLE001  # whatever torch raises, peers must not wait
@@ -50,17 +53,34 @@ class CopyStager(BlockingAsyncStager):
 def _tensors(value: object, fqn: str) -> Iterator[tuple[str, torch.Tensor]]:
     """All plain tensors of a nested state, with the names that DCP's planner will give them.
 
-    What is sharded or a subclass is left to the planner: it may know how to resolve it.
+    Copying makes plain tensors of all subclasses, so those have to be refused before. Shards are
+    DCP's own; what is plain inside a DTensor is looked at.
     """
-    if type(value) in (torch.Tensor, torch.nn.Parameter):
-        yield fqn, cast(torch.Tensor, value)
-        return
-    entries: Iterator[tuple[object, object]]
-    if isinstance(value, Mapping):
-        entries = iter(value.items())
-    elif isinstance(value, list | tuple):
-        entries = iter(enumerate(value))
-    else:
-        return
-    for key, entry in entries:
+    if isinstance(value, DTensor):
+        yield fqn, value.to_local()
+    elif isinstance(value, torch.Tensor) and not isinstance(value, ShardedTensor):
+        yield fqn, value
+    for key, entry in _entries(value):
         yield from _tensors(entry, f"{fqn}.{key}" if fqn else str(key))
+
+
+def _entries(value: object) -> Iterator[tuple[object, object]]:
+    """What is in a container, with its keys or places."""
+    if isinstance(value, Mapping):
+        yield from value.items()
+    elif isinstance(value, list | tuple):
+        yield from enumerate(value)
+
+
+def _with_copied_bytes(value: object) -> object:
+    """The state with a copy of each BytesIO, which torch's staging passes on as it is."""
+    if isinstance(value, io.BytesIO):
+        copy = io.BytesIO(value.getvalue())
+        copy.seek(value.tell())
+        return copy
+    if type(value) is dict:
+        return {key: _with_copied_bytes(entry) for key, entry in value.items()}
+    if type(value) in (list, tuple):
+        entries = [_with_copied_bytes(entry) for _, entry in _entries(value)]
+        return entries if type(value) is list else tuple(entries)
+    return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Callable
 from typing import IO
 
 import torch
@@ -11,18 +12,28 @@ from torch.distributed.checkpoint.filesystem import _StorageReaderTransforms
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlanner
 
 from dcp_gds.checkpoint.loaditem import LoadItem
+from dcp_gds.checkpoint.loadtarget import check_dtype
 from dcp_gds.errors import CorruptCheckpointError, UnsupportedError
 
 __all__ = ["load_streamed"]
 
 
-def load_streamed(item: LoadItem, raw: IO[bytes], planner: LoadPlanner) -> None:
+def load_streamed(
+    item: LoadItem,
+    raw: IO[bytes],
+    planner: LoadPlanner,
+    *,
+    strict_dtype: bool,
+    check_bytes: Callable[[str, io.BytesIO], None],
+) -> None:
     """Load an item through its extensions, whole and in memory, as stock DCP does.
 
     Raises
     ------
     UnsupportedError
         If an extension is not known here, or a package that it needs is missing.
+    ConfigError
+        If its dtype is not the target's and `strict_dtype` is set.
     CorruptCheckpointError
         If what comes out is not a tensor's archive.
     """
@@ -35,6 +46,7 @@ def load_streamed(item: LoadItem, raw: IO[bytes], planner: LoadPlanner) -> None:
         raise UnsupportedError(f"{item.fqn}: {error}") from error
     content = io.BytesIO(stream.read(-1))
     if read_item.type == LoadItemType.BYTE_IO:
+        check_bytes(item.fqn, content)
         planner.load_bytes(read_item, content)
         return
     try:
@@ -48,5 +60,6 @@ def load_streamed(item: LoadItem, raw: IO[bytes], planner: LoadPlanner) -> None:
     ):
         tensor = tensor.narrow(dim, start, length)
     target = planner.resolve_tensor(read_item).detach()
+    check_dtype(item.fqn, tensor.dtype, target.dtype, strict=strict_dtype)
     target.copy_(tensor)
     planner.commit_tensor(read_item, target)

@@ -31,7 +31,7 @@ from dcp_gds.config import (
     TRANSFER_BYTES_DEFAULT,
     WriterOptions,
 )
-from dcp_gds.errors import CheckpointExistsError, ConfigError, DcpGdsError
+from dcp_gds.errors import ConfigError, DcpGdsError
 from dcp_gds.format.envelope import EnvelopeCache
 from dcp_gds.format.metadata import dump_metadata
 from dcp_gds.io.selection import Selection, select_for_save
@@ -77,8 +77,7 @@ class GDSWriter(StorageWriter, CopyStager):
     checksum
         Compute CRC-32s in the pass that writes.
     sync
-        Make everything durable before committing. Without it a power cut may lose or tear the
-        checkpoint.
+        Make all durable before committing. Without it a power cut may lose or tear the checkpoint.
     staging_bytes_max
         Most host memory for staging slots, in bytes.
     queue_depth, transfer_bytes
@@ -87,7 +86,8 @@ class GDSWriter(StorageWriter, CopyStager):
         Called with (bytes done, bytes in total) of this rank's shard file as its transfers are
         done.
     on_commit
-        Called with the directory on the coordinator, once the checkpoint is durable.
+        Called with the directory on the coordinator, once the checkpoint is durable. What it
+        raises becomes a warning: the checkpoint is there.
 
     Raises
     ------
@@ -170,6 +170,7 @@ class GDSWriter(StorageWriter, CopyStager):
         """DCP's first call of every save on every rank: draws the token that names its files."""
         if self._closed:
             raise ConfigError(f"the writer of {self._path} is closed")
+        self._report = None
         self._save = _Save(secrets.token_hex(16), stage_error=self.take_stage_error())
         return StorageMeta(checkpoint_id=self.checkpoint_id, save_id=self._save.token)
 
@@ -186,9 +187,9 @@ class GDSWriter(StorageWriter, CopyStager):
         if save.stage_error is not None:
             raise save.stage_error
         commit.create_directory(self._path, sync=self._options.sync)
-        existing = commit.metadata_path(self._path, rank=save.metadata_rank)
-        if not self._options.overwrite and os.path.lexists(existing):
-            raise CheckpointExistsError(self._path)
+        commit.check_replaceable(
+            self._path, rank=save.metadata_rank, overwrite=self._options.overwrite
+        )
         selection = select_for_save(self._path, requested=self._options.engine)
         self._save = dataclasses.replace(save, selection=selection)
         return plan
@@ -283,7 +284,7 @@ class GDSWriter(StorageWriter, CopyStager):
         if self._report is not None:
             self._report = dataclasses.replace(self._report, committed=True)
         if self._on_commit is not None:
-            self._on_commit(self._path)
+            commit.call_back(self._on_commit, self._path)
 
     def _current_save(self) -> _Save:
         """The save at hand; DCP has begun it by `storage_meta`."""

@@ -37,6 +37,7 @@ class StagingPool:
         self._free: list[Slot] = []
         self._taken: set[Slot] = set()
         self._peak_bytes = 0
+        self._was_closed = False
 
     @property
     def slot_bytes(self) -> int:
@@ -66,18 +67,23 @@ class StagingPool:
 
     def release(self, slot: Slot) -> None:
         """Give a slot back. Nothing may be in flight from or to it any more."""
-        assert slot in self._taken, "not a slot of this pool, or released twice"
-        self._taken.remove(slot)
-        self._free.append(slot)
+        if slot in self._taken:
+            self._taken.remove(slot)
+            self._free.append(slot)
+        else:
+            assert self._was_closed, "not a slot of this pool, or released twice"
 
     def close(self) -> None:
-        """Let go of all slots. May be called twice, and after it the pool makes new slots.
+        """Let go of all slots. May be called twice, and after it the pool makes new ones.
+
+        A slot that is taken stays its taker's, who may give it back or not.
 
         A slot's memory goes when the last view of it does, so that a view which is held too long,
         by a traceback for one, never points at memory of somebody else.
         """
         self._free.clear()
         self._taken.clear()
+        self._was_closed = True
 
 
 def _make_slot(length: int) -> Slot:
