@@ -13,7 +13,12 @@ from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import SavePlan
 
 from dcp_gds import GDSReader, GDSWriter
-from dcp_gds.errors import CheckpointExistsError, ConfigError, TransferError
+from dcp_gds.errors import (
+    CheckpointExistsError,
+    ConfigError,
+    CorruptCheckpointError,
+    TransferError,
+)
 from tests.checkpoint.refusal import refused, snapshot
 from tests.checkpoint.storage import dcp_load, dcp_save
 
@@ -99,3 +104,11 @@ def test_what_on_commit_raises_does_not_undo_the_commit(tmp_path: Path) -> None:
     assert writer.report is not None
     assert writer.report.committed
     assert loaded(tmp_path) == 1
+
+
+def test_a_shard_file_that_is_gone_is_said_to_be_gone(tmp_path: Path) -> None:
+    save(tmp_path, 1, collectives=False)
+    (shard_file,) = tmp_path.glob("*.distcp")
+    shard_file.unlink()
+    with refused(CorruptCheckpointError, "is not there", shard_file):
+        loaded(tmp_path)
