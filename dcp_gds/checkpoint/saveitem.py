@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import io
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,28 +39,37 @@ class SaveItem:
 
     Parameters
     ----------
-    size
-        Lengths, and where in memory the payload lies modulo the alignment when it is not copied.
-    form, envelope
-        What is stored of a tensor, and what is put around it; None for a byte item.
+    payload_length
+        Bytes of the tensor, or of the byte item.
+    envelope
+        What is put around a tensor; None for a byte item.
+    remainder
+        Where in memory the payload lies modulo the alignment; None if it is copied through seams.
+    value
+        What is written, when it is held until then; else it is resolved again.
     transient
-        The planner allocated the value for this save: it is released now, and resolved again when
-        it is written.
-    data
-        A byte item's value, when it is held until it is written.
+        The planner allocated the value for this save, and it is not held.
     """
 
     write_item: WriteItem
-    size: ItemSize
-    form: TensorForm | None = None
+    payload_length: int
     envelope: Envelope | None = None
+    remainder: int | None = None
+    value: torch.Tensor | bytes | None = None
     transient: bool = False
-    data: bytes | None = None
 
     @property
     def fqn(self) -> str:
         """The item's fully qualified name."""
         return self.write_item.index.fqn
+
+    @property
+    def size(self) -> ItemSize:
+        """What placement needs to know."""
+        if self.envelope is None:
+            return ItemSize(0, self.payload_length, 0, self.remainder)
+        head, tail = self.envelope.head, self.envelope.tail
+        return ItemSize(len(head), self.payload_length, len(tail), self.remainder)
 
 
 def look_at_items(
@@ -74,30 +82,31 @@ def look_at_items(
 ) -> list[SaveItem]:
     """Resolve every write item once, and put the items in the order of the file.
 
-    Byte items come first, because their length is known only when they are resolved; they are held
-    up to `held_bytes_max`. Then items that are copied, then large tensors, both in the plan's
-    order.
+    Byte items come first, because their length is known only when they are resolved. Then items
+    that are copied, then large tensors, both in the plan's order. Byte items and small tensors are
+    held up to `held_bytes_max` together, so that they need not be resolved twice.
 
     Raises
     ------
     UnsupportedError
         If an item cannot be saved without losing something; names it.
     """
-    byte_items, held = [], 0
-    for write_item in plan.items:
-        if write_item.type == WriteItemType.BYTE_IO:
-            item = _look_at_bytes(write_item, planner, alignment=alignment)
-            held += item.size.payload_length
-            if held > held_bytes_max:
-                held -= item.size.payload_length
-                item = SaveItem(write_item, item.size, transient=True)
-            byte_items.append(item)
-    tensors = [
-        _look_at_tensor(write_item, planner, alignment=alignment, envelopes=envelopes)
-        for write_item in plan.items
-        if write_item.type != WriteItemType.BYTE_IO
-    ]
-    return _copied_first([*byte_items, *tensors])
+    byte_items = [item for item in plan.items if item.type == WriteItemType.BYTE_IO]
+    tensors = [item for item in plan.items if item.type != WriteItemType.BYTE_IO]
+    room = held_bytes_max
+    items = []
+    for write_item in byte_items:
+        item = _look_at_bytes(write_item, planner, alignment=alignment, held_bytes_max=room)
+        items.append(item)
+        room -= item.payload_length if item.value is not None else 0
+    for write_item in tensors:
+        item = _look_at_tensor(
+            write_item, planner, alignment=alignment, envelopes=envelopes, held_bytes_max=room
+        )
+        items.append(item)
+        room -= item.payload_length if item.value is not None else 0
+    # Stable: what is copied in front, so that it forms few, long seams.
+    return sorted(items, key=lambda item: item.remainder is not None)
 
 
 def resolve_tensor(write_item: WriteItem, planner: SavePlanner) -> torch.Tensor:
@@ -128,7 +137,8 @@ def check_tensor(value: torch.Tensor, *, fqn: str) -> torch.Tensor:
     UnsupportedError
         Naming the item.
     """
-    tensor = value.detach()
+    # Most need no detaching, which would make an object for each of thousands.
+    tensor = value if type(value) is torch.Tensor and not value.requires_grad else value.detach()
     if type(tensor) is not torch.Tensor:
         raise UnsupportedError(
             f"{fqn}: cannot save a {type(tensor).__name__}: its bytes alone would lose what the"
@@ -151,13 +161,13 @@ def byte_item_data(item: SaveItem, planner: SavePlanner) -> bytes:
     UnsupportedError
         If it is not as long as it was when the file was laid out.
     """
-    if item.data is not None:
-        return item.data
+    if isinstance(item.value, bytes):
+        return item.value
     data = _resolve_bytes(item.write_item, planner)
     length = len(data)
-    if length != item.size.payload_length:
+    if length != item.payload_length:
         raise UnsupportedError(
-            f"{item.fqn}: serialized to {item.size.payload_length} bytes, then to {length}: it"
+            f"{item.fqn}: serialized to {item.payload_length} bytes, then to {length}: it"
             " changed during the save; do not change the state while it is saved, or raise"
             " staging_bytes_max so that it is held"
         )
@@ -200,32 +210,40 @@ def address_of(data: bytes) -> int:
 
 
 def _look_at_tensor(
-    write_item: WriteItem, planner: SavePlanner, *, alignment: int, envelopes: EnvelopeCache
+    write_item: WriteItem,
+    planner: SavePlanner,
+    *,
+    alignment: int,
+    envelopes: EnvelopeCache,
+    held_bytes_max: int,
 ) -> SaveItem:
-    """Resolve a tensor, note form and address, and let go of it."""
+    """Resolve a tensor and note form and address; hold it if it is small, else let go of it."""
     tensor = resolve_tensor(write_item, planner)
-    form = form_of(tensor)
     try:
-        envelope = envelopes.get(form)
+        envelope = envelopes.get(form_of(tensor))
     except UnsupportedError as error:
         raise UnsupportedError(f"{write_item.index.fqn}: {error}") from error
-    copied = is_copied(tensor)
-    remainder = None if copied else device_of(tensor).memory(tensor).address % alignment
-    size = ItemSize(len(envelope.head), form.length, len(envelope.tail), remainder)
-    if copied:
-        return SaveItem(write_item, size, form, envelope)
+    length = envelope.form.length
+    if is_copied(tensor):
+        held = length <= min(COPIED_LENGTH_MAX, held_bytes_max) and is_dense(tensor)
+        return SaveItem(write_item, length, envelope, value=tensor if held else None)
+    remainder = device_of(tensor).memory(tensor).address % alignment
     # When the storage dies with our reference, the planner made it for this save alone.
     storage: Any = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]  # torch's
     del tensor
-    return SaveItem(write_item, size, form, envelope, transient=bool(storage.expired()))
+    return SaveItem(write_item, length, envelope, remainder, transient=bool(storage.expired()))
 
 
-def _look_at_bytes(write_item: WriteItem, planner: SavePlanner, *, alignment: int) -> SaveItem:
-    """Resolve a byte item and hold its value."""
+def _look_at_bytes(
+    write_item: WriteItem, planner: SavePlanner, *, alignment: int, held_bytes_max: int
+) -> SaveItem:
+    """Resolve a byte item; hold its value if there is room."""
     data = _resolve_bytes(write_item, planner)
     length = len(data)
     remainder = None if length <= COPIED_LENGTH_MAX else address_of(data) % alignment
-    return SaveItem(write_item, ItemSize(0, length, 0, remainder), data=data)
+    if length > held_bytes_max:
+        return SaveItem(write_item, length, remainder=remainder, transient=True)
+    return SaveItem(write_item, length, remainder=remainder, value=data)
 
 
 def _resolve_bytes(write_item: WriteItem, planner: SavePlanner) -> bytes:
@@ -237,8 +255,3 @@ def _resolve_bytes(write_item: WriteItem, planner: SavePlanner) -> bytes:
         )
     # Not getbuffer, which copies the bytes that the BytesIO was made from.
     return value.getvalue()
-
-
-def _copied_first(items: Iterable[SaveItem]) -> list[SaveItem]:
-    """Stable order: what is copied in front, so that it forms few, long seams."""
-    return sorted(items, key=lambda item: item.size.remainder is not None)

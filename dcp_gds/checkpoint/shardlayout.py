@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 from dcp_gds.checkpoint.saveitem import SaveItem
@@ -22,6 +23,8 @@ class ShardLayout:
     ----------
     items, placements
         In file order, one placement an item.
+    first_blocks
+        Number of each item's first checksum block in the file, and last the number of all blocks.
     footer
         The file ends with it.
     alignment
@@ -32,6 +35,7 @@ class ShardLayout:
 
     items: tuple[SaveItem, ...]
     placements: tuple[Placement, ...]
+    first_blocks: tuple[int, ...]
     footer: Extent
     alignment: int
     block_length: int
@@ -50,10 +54,13 @@ class ShardLayout:
 def lay_out(items: list[SaveItem], *, alignment: int, block_length: int) -> ShardLayout:
     """Place items, one behind the other, and the footer behind them."""
     layout = place_items((item.size for item in items), alignment=alignment)
-    blocks = sum(
+    counts = (
         block_count(placement.payload, alignment=alignment, block_length=block_length)
         for placement in layout.placements
     )
+    first_blocks = tuple(itertools.accumulate(counts, initial=0))
     offset = round_up(layout.end, alignment=_FOOTER_ALIGNMENT)
-    footer = Extent(offset, footer_length(item_count=len(items), block_count=blocks))
-    return ShardLayout(tuple(items), layout.placements, footer, alignment, block_length)
+    footer = Extent(offset, footer_length(item_count=len(items), block_count=first_blocks[-1]))
+    return ShardLayout(
+        tuple(items), layout.placements, first_blocks, footer, alignment, block_length
+    )

@@ -21,7 +21,7 @@ from dcp_gds.checkpoint.saveitem import (
 from dcp_gds.checkpoint.shardlayout import ShardLayout
 from dcp_gds.errors import UnsupportedError
 from dcp_gds.format.extent import Extent
-from dcp_gds.format.footer import Footer, FooterItem, block_extents, encode_footer
+from dcp_gds.format.footer import FooterBuilder, block_extents
 from dcp_gds.format.placement import Placement
 from dcp_gds.io.checksum import crc32_of, crc32_of_bytes
 from dcp_gds.io.device import MemoryRange, device_of
@@ -44,6 +44,7 @@ class _ItemWrite:
     index: int
     item: SaveItem
     placement: Placement
+    first_block: int
     tail: Reservation | None = None
     checksum: PayloadChecksum | None = None
     held: int = 0
@@ -81,12 +82,18 @@ class ShardWriter:
         self._file = file
         self._queue = queue
         self._stream = SeamStream(file, queue=queue, pool=pool)
-        self._token = token
         self._transfer_bytes = transfer_bytes
         self._checksum = checksum
         self._held = 0
         self._held_bytes_max = held_bytes_max
-        self._footer_items: dict[int, FooterItem] = {}
+        self._footer = FooterBuilder(
+            token=token,
+            alignment=shard.alignment,
+            block_length=shard.block_length,
+            checksums=checksum,
+            item_count=len(shard.items),
+            block_count=shard.first_blocks[-1],
+        )
 
     def write(self, planner: SavePlanner) -> int:
         """Write all items and the footer; return the footer's CRC-32.
@@ -95,16 +102,17 @@ class ShardWriter:
         After an error the caller abandons first the queue, then this writer.
         """
         shard = self._shard
-        for index, (item, placement) in enumerate(zip(shard.items, shard.placements, strict=True)):
-            self._stream.pad_to(placement.item.offset)
-            write = _ItemWrite(index, item, placement)
-            if item.envelope is None:
-                self._write_bytes(write, planner)
+        for index, item in enumerate(shard.items):
+            self._stream.pad_to(shard.placements[index].offset)
+            if item.remainder is None and item.value is not None:
+                self._write_small(index, item, memory=_memory_of(item.value))
+            elif item.envelope is None:
+                self._write_bytes(self._item_write(index), planner)
             else:
-                self._write_tensor(write, planner)
+                self._write_tensor(self._item_write(index), planner)
         # The footer needs every checksum, so the payloads have to be done.
         self._queue.drain()
-        footer = self._encode_footer()
+        footer = self._footer.encode()
         self._stream.pad_to(shard.footer.offset)
         self._stream.append(footer)
         self._stream.pad_to(shard.allocated_length)
@@ -116,49 +124,62 @@ class ShardWriter:
         """Give back staging slots after a failure. Nothing may be in flight any more."""
         self._stream.abandon()
 
+    def _item_write(self, index: int) -> _ItemWrite:
+        """Start an item whose checksum may come later than its last byte."""
+        shard = self._shard
+        return _ItemWrite(
+            index, shard.items[index], shard.placements[index], shard.first_blocks[index]
+        )
+
+    def _write_small(self, index: int, item: SaveItem, *, memory: MemoryRange) -> None:
+        """Copy an item whose payload is one checksum block at most: models have thousands."""
+        address, length = memory.address, memory.length
+        crc32 = crc32_of(address, length=length) if self._checksum and length else 0
+        head, tail, head_crc32 = b"", b"", 0
+        if item.envelope is not None:
+            head, head_crc32 = item.envelope.head, item.envelope.head_crc32
+            tail = item.envelope.tail_with(crc32)
+        self._stream.append(head)
+        self._stream.append_memory(address=address, length=length)
+        self._stream.append(tail)
+        self._footer.put(
+            self._shard.placements[index],
+            index=index,
+            head_crc32=head_crc32,
+            tail_crc32=crc32_of_bytes(tail),
+            first_block=self._shard.first_blocks[index],
+            block_crc32s=(crc32,) if length else (),
+        )
+
     def _write_bytes(self, write: _ItemWrite, planner: SavePlanner) -> None:
-        """Write a byte item."""
-        length = write.placement.payload.length
+        """Write a byte item that is large or not held."""
         self._hold(write)
         data = byte_item_data(write.item, planner)
-        if not length:
-            self._finish_item(write, PayloadChecksum((), 0))
-            return
-        memory = MemoryRange(address_of(data), length)
-        self._write_memory(write, memory, keep=data)
+        self._write_memory(write, _memory_of(data), keep=data)
 
     def _write_tensor(self, write: _ItemWrite, planner: SavePlanner) -> None:
-        """Write a tensor: head, payload, tail."""
+        """Write a tensor that is large or not held: head, payload, tail."""
         item = write.item
         assert item.envelope is not None
-        self._stream.append(item.envelope.head)
         self._hold(write)
         tensor = resolve_tensor(item.write_item, planner)
         form, copied = form_of(tensor), is_copied(tensor)
-        if form != item.form or copied != (item.size.remainder is None):
+        if form != item.envelope.form or copied != (item.remainder is None):
             raise UnsupportedError(
-                f"{item.fqn}: the planner gave {item.form} at first, now it gives {form}:"
+                f"{item.fqn}: the planner gave {item.envelope.form} at first, now it gives {form}:"
                 " resolve_data has to be repeatable"
             )
-        device = device_of(tensor)
-        device.wait_producer(tensor)
-        if not is_dense(tensor):
+        memory = _memory_of(tensor) if is_dense(tensor) else None
+        if copied and memory is not None:
+            self._write_small(write.index, item, memory=memory)
+            return
+        self._stream.append(item.envelope.head)
+        if memory is None:
             self._write_packed(write, tensor)
             return
-        if copied:
-            self._write_small(write, device.memory(tensor))
-            return
-        self._write_memory(write, device.memory(tensor), keep=tensor)
+        self._write_memory(write, memory, keep=tensor)
         write.tail = self._stream.reserve(len(item.envelope.tail))
         self._fill_tail(write)
-
-    def _write_small(self, write: _ItemWrite, memory: MemoryRange) -> None:
-        """Copy a payload that is one checksum block, and its tail: models have thousands."""
-        address, length = memory.address, memory.length
-        crc32 = crc32_of(address, length=length) if self._checksum and length else 0
-        self._stream.append_memory(address=address, length=length)
-        write.checksum = PayloadChecksum((crc32,) if length else (), crc32)
-        self._stream.append(self._finished_tail(write))
 
     def _write_packed(self, write: _ItemWrite, tensor: torch.Tensor) -> None:
         """Copy a payload whose elements have to be put together, and its tail."""
@@ -249,30 +270,30 @@ class ShardWriter:
     def _add_to_footer(self, write: _ItemWrite, *, head_crc32: int, tail_crc32: int) -> None:
         """Note an item for the footer."""
         assert write.checksum is not None
-        self._footer_items[write.index] = FooterItem(
-            write.placement.item,
-            write.placement.payload,
-            head_crc32,
-            tail_crc32,
-            write.checksum.block_crc32s,
+        self._footer.put(
+            write.placement,
+            index=write.index,
+            head_crc32=head_crc32,
+            tail_crc32=tail_crc32,
+            first_block=write.first_block,
+            block_crc32s=write.checksum.block_crc32s,
         )
 
     def _hold(self, write: _ItemWrite) -> None:
         """Before a transient value is resolved again, wait until those in flight leave room."""
         if not write.item.transient:
             return
-        write.held = write.item.size.payload_length
+        write.held = write.item.payload_length
         while self._held and self._held + write.held > self._held_bytes_max:
             if not self._queue.reap():
                 raise AssertionError("values are held that nothing in flight will release")
         self._held += write.held
 
-    def _encode_footer(self) -> bytes:
-        """The footer of all items."""
-        shard = self._shard
-        items = tuple(self._footer_items[index] for index in range(len(shard.items)))
-        footer = encode_footer(
-            Footer(self._token, shard.alignment, shard.block_length, self._checksum, items)
-        )
-        assert len(footer) == shard.footer.length
-        return footer
+
+def _memory_of(value: torch.Tensor | bytes) -> MemoryRange:
+    """The bytes of a dense tensor, once what was queued to write it is done, or of a byte item."""
+    if isinstance(value, bytes):
+        return MemoryRange(address_of(value), len(value))
+    device = device_of(value)
+    device.wait_producer(value)
+    return device.memory(value)

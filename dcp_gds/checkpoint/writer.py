@@ -248,7 +248,7 @@ class GDSWriter(StorageWriter, CopyStager):
             fallbacks=save.selection.fallbacks,
             items=len(items),
             files=1 if items else 0,
-            bytes=sum(item.size.payload_length for item in items),
+            bytes=sum(item.payload_length for item in items),
             bytes_by_engine={save.selection.engine: outcome.moved} if items else {},
             seconds=time.perf_counter() - began,
             staging_bytes_peak=pool.peak_bytes,

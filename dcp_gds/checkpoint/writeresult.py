@@ -28,15 +28,16 @@ def write_results(
     """One result for each item; the first carries the shard file's record."""
     record = ShardFileRecord(name, shard.file_length, footer_crc32)
     shard_file = commit.ShardFileResult(record, rank, socket.gethostname())
-    results: list[WriteResult] = []
-    for item, placement in zip(shard.items, shard.placements, strict=True):
-        extent = placement.item
-        results.append(
-            ShardWriteResult(
-                index=item.write_item.index,
-                size_in_bytes=extent.length,
-                storage_data=_StorageInfo(name, extent.offset, extent.length),
-                shard_file=None if results else shard_file,
-            )
+    results: list[WriteResult] = [
+        WriteResult(
+            item.write_item.index,
+            placement.length,
+            _StorageInfo(name, placement.offset, placement.length),
         )
+        for item, placement in zip(shard.items, shard.placements, strict=True)
+    ]
+    first = results[0]
+    results[0] = ShardWriteResult(
+        first.index, first.size_in_bytes, first.storage_data, shard_file=shard_file
+    )
     return results

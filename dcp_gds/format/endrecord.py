@@ -40,13 +40,13 @@ class RecordKind:
     version: int
 
 
-def seal(body: bytes, *, kind: RecordKind) -> bytes:
+def seal(body: bytes | bytearray, *, kind: RecordKind) -> bytes:
     """Return the body with its end record."""
     length = len(body) + END_RECORD_LENGTH
     end = bytearray(_END.pack(kind.magic, kind.version, 0, length, kind.magic))
     crc32 = zlib.crc32(end[_CRC32_END:], zlib.crc32(end[:_CRC32_POSITION], zlib.crc32(body)))
     struct.pack_into("<I", end, _CRC32_POSITION, crc32)
-    return body + end
+    return b"".join((body, end))
 
 
 def find_sealed(

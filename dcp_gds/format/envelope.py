@@ -13,7 +13,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import IO, cast
+from typing import IO, NamedTuple, cast
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -32,8 +32,7 @@ _DESCRIPTOR_SIGNATURE = b"PK\x07\x08"
 _CRC32 = struct.Struct("<I")
 
 
-@dataclass(frozen=True, slots=True)
-class TensorForm:
+class TensorForm(NamedTuple):
     """A tensor's dtype, size and stride in elements; all that its envelope depends on.
 
     The strides are those of a dense tensor: its elements fill `length` bytes without gap or
@@ -65,8 +64,9 @@ class TensorForm:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """Head and tail of a `torch.save` archive whose payload lies between them."""
+    """Head and tail of a `torch.save` archive whose payload, of that form, lies between them."""
 
+    form: TensorForm
     head: bytes
     tail: bytes
     head_crc32: int
@@ -171,13 +171,12 @@ def _build(form: TensorForm, *, checksum: bool) -> Envelope:
     except (RuntimeError, KeyError, NotImplementedError) as error:
         raise UnsupportedError(f"torch.save cannot write {form.dtype} tensors: {error}") from error
     assert fake.untyped_storage().nbytes() == form.length, f"{form} is not dense"
-    return _from_runs(recorder.runs, payload_length=form.length, checksum=checksum)
+    return _from_runs(recorder.runs, form=form, checksum=checksum)
 
 
-def _from_runs(
-    runs: list[tuple[int, bytearray]], *, payload_length: int, checksum: bool
-) -> Envelope:
+def _from_runs(runs: list[tuple[int, bytearray]], *, form: TensorForm, checksum: bool) -> Envelope:
     """Split what torch.save wrote into head and tail, and find the payload's CRC-32 fields."""
+    payload_length = form.length
     last_offset, last = runs[-1]
     entries = read_directory(bytes(last), tail_offset=last_offset)
     payload_entry = next(entry for entry in entries if entry.name.endswith(_PAYLOAD_ENTRY_SUFFIX))
@@ -199,7 +198,9 @@ def _from_runs(
         _clear_crc32s(head, tail, entries, tail_offset=tail_offset)
     # The CRC-32 of nothing is zero, which is what an empty payload's fields hold already.
     fill = checksum and payload_length > 0
-    return Envelope(bytes(head), bytes(tail), zlib.crc32(head), tuple(positions) if fill else ())
+    return Envelope(
+        form, bytes(head), bytes(tail), zlib.crc32(head), tuple(positions) if fill else ()
+    )
 
 
 def _clear_crc32s(

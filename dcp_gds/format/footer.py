@@ -22,21 +22,23 @@ from __future__ import annotations
 import os
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dcp_gds.errors import CorruptCheckpointError
 from dcp_gds.format.checksumblock import block_count, block_extents
 from dcp_gds.format.endrecord import END_RECORD_LENGTH, RecordKind, find_sealed, seal, unseal
 from dcp_gds.format.extent import Extent
+from dcp_gds.format.placement import Placement
 
 __all__ = [
     "FOOTER_TAIL_LENGTH",
     "Footer",
+    "FooterBuilder",
     "FooterItem",
     "block_count",
     "block_extents",
     "decode_footer",
-    "encode_footer",
     "footer_crc32",
     "footer_length",
     "parse_footer_tail",
@@ -98,6 +100,85 @@ class Footer:
     items: tuple[FooterItem, ...]
 
 
+class FooterBuilder:
+    """Puts a footer together, items in any order as their checksums become known.
+
+    Parameters
+    ----------
+    token, alignment, block_length, checksums
+        As in `Footer`.
+    item_count, block_count
+        Items, and checksum blocks of all of them.
+    """
+
+    def __init__(
+        self,
+        *,
+        token: str,
+        alignment: int,
+        block_length: int,
+        checksums: bool,
+        item_count: int,
+        block_count: int,
+    ) -> None:
+        length = footer_length(item_count=item_count, block_count=block_count)
+        self._body = bytearray(length - FOOTER_TAIL_LENGTH)
+        flags = _FLAG_CHECKSUMS if checksums else 0
+        _HEADER.pack_into(
+            self._body,
+            0,
+            bytes.fromhex(token),
+            flags,
+            0,
+            alignment,
+            block_length,
+            item_count,
+            block_count,
+        )
+        self._blocks_start = _HEADER.size + item_count * _ITEM.size
+        self._missing = item_count
+
+    def put(
+        self,
+        placement: Placement,
+        *,
+        index: int,
+        head_crc32: int,
+        tail_crc32: int,
+        first_block: int,
+        block_crc32s: Sequence[int],
+    ) -> None:
+        """Note an item, once.
+
+        Parameters
+        ----------
+        index, first_block
+            Numbers of the item and of its first checksum block in the file.
+        head_crc32, tail_crc32, block_crc32s
+            As in `FooterItem`.
+        """
+        count = len(block_crc32s)
+        _ITEM.pack_into(
+            self._body,
+            _HEADER.size + index * _ITEM.size,
+            placement.offset,
+            placement.length,
+            placement.payload_offset,
+            placement.payload_length,
+            head_crc32,
+            tail_crc32,
+            count,
+        )
+        start = self._blocks_start + first_block * _CRC32_LENGTH
+        struct.pack_into(f"<{count}I", self._body, start, *block_crc32s)
+        self._missing -= 1
+
+    def encode(self) -> bytes:
+        """Return the bytes of the footer, which is complete."""
+        assert not self._missing
+        return seal(self._body, kind=_KIND)
+
+
 def footer_length(*, item_count: int, block_count: int) -> int:
     """Return the length of a footer, which depends on nothing else."""
     blocks_length = block_count * _CRC32_LENGTH
@@ -107,39 +188,6 @@ def footer_length(*, item_count: int, block_count: int) -> int:
 def footer_crc32(data: bytes | memoryview) -> int:
     """Return the CRC-32 of a whole encoded footer, which `.metadata` keeps."""
     return zlib.crc32(data)
-
-
-def encode_footer(footer: Footer) -> bytes:
-    """Return the footer's bytes."""
-    crc32s = [crc32 for item in footer.items for crc32 in item.block_crc32s]
-    header = _HEADER.pack(
-        bytes.fromhex(footer.token),
-        _FLAG_CHECKSUMS if footer.checksums else 0,
-        0,
-        footer.alignment,
-        footer.block_length,
-        len(footer.items),
-        len(crc32s),
-    )
-    parts = [header]
-    for item in footer.items:
-        extent, payload, count = item.extent, item.payload, len(item.block_crc32s)
-        assert count == block_count(
-            payload, alignment=footer.alignment, block_length=footer.block_length
-        )
-        parts.append(
-            _ITEM.pack(
-                extent.offset,
-                extent.length,
-                payload.offset,
-                payload.length,
-                item.head_crc32,
-                item.tail_crc32,
-                count,
-            )
-        )
-    parts.append(struct.pack(f"<{len(crc32s)}I", *crc32s))
-    return seal(b"".join(parts), kind=_KIND)
 
 
 def parse_footer_tail(

@@ -13,7 +13,7 @@ and the payload ends at 14160.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from dcp_gds.format.extent import Extent, round_down, round_up
 
@@ -24,8 +24,9 @@ __all__ = ["ItemSize", "Layout", "Placement", "place_items"]
 _ITEM_ALIGNMENT = 64
 
 
-@dataclass(frozen=True, slots=True)
-class ItemSize:
+# Named tuples of integers: models have tens of thousands of items, and making a frozen dataclass
+# with extents inside took longer than everything else that placement does.
+class ItemSize(NamedTuple):
     """What placement needs to know of an item.
 
     Parameters
@@ -43,17 +44,43 @@ class ItemSize:
     remainder: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Where one item lies. `body` is empty for an item that is copied through a seam."""
+class Placement(NamedTuple):
+    """Where one item lies; all in bytes of the file.
 
-    item: Extent
-    payload: Extent
-    body: Extent
+    Parameters
+    ----------
+    offset, length
+        The whole item.
+    payload_offset, payload_length
+        The tensor's bytes in it, or all of a byte item.
+    body_offset, body_length
+        The whole blocks of the payload; none for an item that is copied through a seam.
+    """
+
+    offset: int
+    length: int
+    payload_offset: int
+    payload_length: int
+    body_offset: int
+    body_length: int
+
+    @property
+    def item(self) -> Extent:
+        """The whole item."""
+        return Extent(self.offset, self.length)
+
+    @property
+    def payload(self) -> Extent:
+        """The tensor's bytes, or all of a byte item."""
+        return Extent(self.payload_offset, self.payload_length)
+
+    @property
+    def body(self) -> Extent:
+        """The payload's whole blocks."""
+        return Extent(self.body_offset, self.body_length)
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """Placements in file order, and the offset of the first byte behind the last item."""
 
     placements: tuple[Placement, ...]
@@ -85,21 +112,27 @@ def place_items(sizes: Iterable[ItemSize], *, alignment: int) -> Layout:
     for size in sizes:
         placement = _place(size, position=position, alignment=alignment)
         placements.append(placement)
-        position = placement.item.end
+        position = placement.offset + placement.length
     return Layout(tuple(placements), position)
 
 
 def _place(size: ItemSize, *, position: int, alignment: int) -> Placement:
     """Place one item at or behind `position`."""
-    length = size.head_length + size.payload_length + size.tail_length
-    if size.remainder is None:
+    head_length, payload_length, tail_length, remainder = size
+    length = head_length + payload_length + tail_length
+    if remainder is None:
         start = round_up(position, alignment=_ITEM_ALIGNMENT)
-        payload = Extent(start + size.head_length, size.payload_length)
-        return Placement(Extent(start, length), payload, Extent(payload.offset, 0))
-    earliest = position + size.head_length
-    payload_offset = earliest + (size.remainder - earliest) % alignment
-    payload = Extent(payload_offset, size.payload_length)
-    body_start = round_up(payload.offset, alignment=alignment)
-    body_end = max(body_start, round_down(payload.end, alignment=alignment))
-    item = Extent(payload.offset - size.head_length, length)
-    return Placement(item, payload, Extent(body_start, body_end - body_start))
+        payload_offset = start + head_length
+        return Placement(start, length, payload_offset, payload_length, payload_offset, 0)
+    earliest = position + head_length
+    payload_offset = earliest + (remainder - earliest) % alignment
+    body_offset = round_up(payload_offset, alignment=alignment)
+    body_end = round_down(payload_offset + payload_length, alignment=alignment)
+    return Placement(
+        payload_offset - head_length,
+        length,
+        payload_offset,
+        payload_length,
+        body_offset,
+        max(0, body_end - body_offset),
+    )

@@ -91,7 +91,7 @@ def device_of(tensor: torch.Tensor) -> Device:
 
 def _spans_its_elements(tensor: torch.Tensor) -> bool:
     """Whether the first and the last element are as far apart as in a dense tensor."""
-    if not tensor.numel():
+    if tensor.is_contiguous() or not tensor.numel():
         return True
     last = sum(
         (extent - 1) * stride for extent, stride in zip(tensor.size(), tensor.stride(), strict=True)

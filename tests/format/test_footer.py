@@ -7,6 +7,7 @@ import struct
 import tracemalloc
 import zlib
 from collections.abc import Callable
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -21,11 +22,11 @@ from dcp_gds.format.footer import (
     FooterItem,
     block_extents,
     decode_footer,
-    encode_footer,
     footer_crc32,
     footer_length,
     parse_footer_tail,
 )
+from tests.format.footers import encode_footer
 
 PATH = "/ckpt/__0_0.distcp"
 KIND = RecordKind("footer", b"DCPGDSft", 1)
@@ -98,6 +99,18 @@ def test_a_footer_comes_back(footer: Footer) -> None:
     place = parse_footer_tail(tail, file_length=file_length, path=PATH)
     assert place == Extent(items_end, len(encoded))
     assert decode_footer(encoded, file_length=file_length, path=PATH) == footer
+
+
+@given(footers(), st.randoms(use_true_random=False))
+def test_items_may_become_known_in_any_order(footer: Footer, random: Random) -> None:
+    order = list(range(len(footer.items)))
+    random.shuffle(order)
+    assert encode_footer(footer, order=order) == encode_footer(footer)
+
+
+def test_an_incomplete_footer_is_our_own_bug() -> None:
+    with pytest.raises(AssertionError):
+        encode_footer(SAMPLE, order=[0, 1, 3])
 
 
 def test_the_bytes_are_those_of_the_format() -> None:

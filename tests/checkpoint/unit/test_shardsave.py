@@ -149,11 +149,38 @@ def test_another_tensor_the_second_time_is_refused(
     planner = Planner(
         lambda name, call, value: change(value) if (name, call) == (fqn, 2) else value
     )
-    shard = laid_out(planner)
+    shard = laid_out(planner, held_bytes_max=0)
     with pytest.raises(UnsupportedError, match=rf"^{fqn}: .*repeatable"):
         save(tmp_path, shard, planner, pool)
     assert list(tmp_path.iterdir()) == []
     assert free_slots(pool) == 4
+
+
+def test_small_values_are_held_as_far_as_there_is_room(tmp_path: Path, pool: StagingPool) -> None:
+    state = {f"w{number}": torch.full((4,), float(number)) for number in range(6)}
+    calls: list[str] = []
+
+    def note(fqn: str, call: int, value: Any) -> Any:
+        calls.append(fqn)
+        return value
+
+    planner = Planner(note)
+    items = look_at_items(
+        planned(planner, state),
+        planner,
+        alignment=4096,
+        envelopes=EnvelopeCache(checksum=True),
+        held_bytes_max=4 * 16,
+    )
+    assert [item.value is not None for item in items] == [True] * 4 + [False] * 2
+    calls.clear()
+    shard = lay_out(items, alignment=4096, block_length=4 * MIB)
+    save(tmp_path, shard, planner, pool)
+    assert calls == ["w4", "w5"]
+    content = (tmp_path / "shard").read_bytes()
+    for number, placement in enumerate(shard.placements):
+        payload = placement.payload
+        assert content[payload.offset : payload.end] == state[f"w{number}"].numpy().tobytes()
 
 
 def test_a_byte_item_that_is_not_held_has_to_stay_as_long(
