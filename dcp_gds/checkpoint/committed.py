@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import errno
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +12,22 @@ from typing import Any
 from torch.distributed.checkpoint.metadata import Metadata
 
 from dcp_gds.checkpoint.commit import metadata_path
+from dcp_gds.checkpoint.sidereader import SideReader
 from dcp_gds.errors import DcpGdsError, NotCommittedError, TransferError
+from dcp_gds.format.extent import Extent
 from dcp_gds.format.metadata import Trailer, load_metadata, split_metadata
+from dcp_gds.io.shardfile import file_error
 
-__all__ = ["Committed", "UnreadableMetadata", "read_committed"]
+__all__ = [
+    "Committed",
+    "UnreadableMetadata",
+    "metadata_files",
+    "read_committed",
+    "read_metadata_file",
+]
+
+# Written instead of `.metadata` by ranks that save with `use_collectives=False`.
+_RANK_METADATA_NAME = re.compile(r"__(0|[1-9][0-9]*)\.metadata")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +67,7 @@ def read_committed(
     """
     path = metadata_path(directory, rank=rank)
     try:
-        return _read(path, allow=allow)
+        return read_metadata_file(path, allow=allow)
     except NotCommittedError as error:
         if rank is None and any(directory.glob("__*.metadata")):
             raise
@@ -63,17 +76,48 @@ def read_committed(
         return UnreadableMetadata(error)
 
 
-def _read(path: Path, *, allow: Iterable[str]) -> Committed:
-    """Read a metadata file."""
+def metadata_files(directory: Path) -> list[Path]:
+    """The metadata files that DCP would read: the common one, or else those of the ranks, by rank.
+
+    Raises
+    ------
+    NotCommittedError
+        If there are none.
+    TransferError
+        If the directory cannot be read.
+    """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        with os.fdopen(fd, "rb") as file:
-            data = file.read()
-    except FileNotFoundError as error:
-        raise NotCommittedError(path.parent) from error
+        names = {entry.name for entry in directory.iterdir()}
     except OSError as error:
-        raise TransferError(
-            error.errno or 0, f"cannot read the metadata: {error.strerror}", path
-        ) from error
+        raise file_error(error, directory) from error
+    common = metadata_path(directory, rank=None)
+    if common.name in names:
+        return [common]
+    matches = map(_RANK_METADATA_NAME.fullmatch, names)
+    ranks = sorted(int(match[1]) for match in matches if match)
+    if not ranks:
+        raise NotCommittedError(directory)
+    return [metadata_path(directory, rank=rank) for rank in ranks]
+
+
+def read_metadata_file(path: Path, *, allow: Iterable[str]) -> Committed:
+    """Read a metadata file.
+
+    Raises
+    ------
+    NotCommittedError
+        If it is not there.
+    TransferError
+        If it cannot be read; a symbolic link is not followed, and a FIFO not waited for.
+    CorruptCheckpointError, UnsupportedError
+        If it is damaged, or names a class that is not allowed.
+    """
+    try:
+        with SideReader(path) as file:
+            data = file.read(Extent(0, file.length))
+    except TransferError as error:
+        if error.errno == errno.ENOENT:
+            raise NotCommittedError(path.parent) from error
+        raise
     pickled, trailer = split_metadata(data, path=path)
     return Committed(load_metadata(bytes(pickled), path=path, allow=allow), trailer)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +13,11 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from dcp_gds.errors import CorruptCheckpointError, NotCommittedError, TransferError
-from dcp_gds.format.metadata import load_metadata, split_metadata
+from dcp_gds.checkpoint.committed import metadata_files, read_metadata_file
+from dcp_gds.errors import CorruptCheckpointError
 
 __all__ = ["Entry", "Listing", "read_listings"]
 
-METADATA_FILE = ".metadata"
-# Written instead of `.metadata` by ranks that save with `use_collectives=False`.
-RANK_METADATA_FILE = re.compile(r"__(\d+)\.metadata")
 BYTE_ITEM_DTYPE = "bytes"
 
 
@@ -104,37 +99,19 @@ def read_listings(path: Path, *, allow: Iterable[str] = ()) -> list[Listing]:
         If a file cannot be read.
     """
     names = tuple(allow)
-    return [_read_listing(file, allow=names) for file in _metadata_files(path)]
-
-
-def _metadata_files(path: Path) -> list[Path]:
-    """The metadata files that DCP would read, by rank if ranks have their own."""
-    if path.is_file():
-        return [path]
-    if (path / METADATA_FILE).is_file():
-        return [path / METADATA_FILE]
-    try:
-        names = [entry.name for entry in path.iterdir()]
-    except OSError as error:
-        raise _transfer_error(error, path) from error
-    ranks = [int(match[1]) for name in names if (match := RANK_METADATA_FILE.fullmatch(name))]
-    if not ranks:
-        raise NotCommittedError(path)
-    return [path / f"__{rank}.metadata" for rank in sorted(ranks)]
+    # Who names a file by a link means it; links that a checkpoint holds are not followed.
+    files = [path.resolve()] if path.is_file() else metadata_files(path)
+    return [_read_listing(file, allow=names) for file in files]
 
 
 def _read_listing(file: Path, *, allow: tuple[str, ...]) -> Listing:
     """Read one metadata file."""
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise _transfer_error(error, file) from error
-    pickled, trailer = split_metadata(data, path=file)
-    metadata = load_metadata(bytes(pickled), path=file, allow=allow)
+    committed = read_metadata_file(file, allow=allow)
     entries = sorted(
-        _entries(metadata, file=file), key=lambda entry: (entry.fqn, entry.chunk_offsets or ())
+        _entries(committed.metadata, file=file),
+        key=lambda entry: (entry.fqn, entry.chunk_offsets or ()),
     )
-    return Listing(file.name, None if trailer is None else trailer.token, tuple(entries))
+    return Listing(file.name, committed.token, tuple(entries))
 
 
 def _entries(metadata: Metadata, *, file: Path) -> Iterator[Entry]:
@@ -177,8 +154,3 @@ def _place(metadata: Metadata, index: MetadataIndex, *, file: Path) -> _StorageI
     if place is None:
         raise CorruptCheckpointError("the metadata do not say where it is", file, fqn=index.fqn)
     return place
-
-
-def _transfer_error(error: OSError, path: Path) -> TransferError:
-    """An OSError with the path it happened on."""
-    return TransferError(error.errno or errno.EIO, str(error.strerror), path)

@@ -154,11 +154,12 @@ def test_a_shard_file_that_is_gone(storage: Storage, tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(60, method="signal")
+@pytest.mark.parametrize("name", ["*.distcp", ".metadata"])
 @pytest.mark.parametrize("kind", ["link", "directory", "pipe"])
-def test_something_else_in_the_place_of_a_shard_file(kind: str, tmp_path: Path) -> None:
+def test_something_else_in_the_place_of_a_file(kind: str, name: str, tmp_path: Path) -> None:
     path = tmp_path / "step"
     save({"x": torch.ones(9)}, path)
-    (file,) = path.glob("*.distcp")
+    (file,) = path.glob(name)
     file.rename(tmp_path / "moved")
     match kind:
         case "link":
