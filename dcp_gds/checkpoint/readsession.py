@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from torch.distributed.checkpoint.planner import LoadPlanner
 
+from dcp_gds.checkpoint.filesession import FileSession
 from dcp_gds.checkpoint.loaditem import LoadItem
 from dcp_gds.errors import CorruptCheckpointError
-from dcp_gds.format.extent import Extent, round_down, round_up
-from dcp_gds.io.engine import Operation, Transfer
-from dcp_gds.io.shardfile import ShardFile
-from dcp_gds.io.staging import Slot, StagingPool
-from dcp_gds.io.transferqueue import TransferQueue
+from dcp_gds.format.extent import Extent
 
 __all__ = ["ReadSession"]
 
 
 @dataclass(slots=True, eq=False)
-class ReadSession:
-    """One shard file that is being read, and what has come of it.
+class ReadSession(FileSession):
+    """One shard file that items are loaded from, and what has come of it.
 
     Parameters
     ----------
-    file, file_length
-        Open for reading; its length in bytes.
     planner
         DCP's; resolves targets and takes byte items.
     transfer_bytes
@@ -41,10 +36,6 @@ class ReadSession:
         Payload bytes that were loaded, and how many of them were compared with a checksum.
     """
 
-    file: ShardFile
-    file_length: int
-    queue: TransferQueue
-    pool: StagingPool
     planner: LoadPlanner
     transfer_bytes: int
     strict_dtype: bool
@@ -52,17 +43,6 @@ class ReadSession:
     when_loaded: Callable[[int], None]
     loaded: int = 0
     verified: int = 0
-    _taken: set[Slot] = field(default_factory=set)
-
-    def transfer(self, extent: Extent, address: int, *, checksum: bool) -> Transfer:
-        """A read of an extent into memory."""
-        return Transfer(Operation.READ, self.file, address, extent.length, extent.offset, checksum)
-
-    def rounded(self, offset: int, end: int) -> Extent:
-        """Round a range out to whole blocks, but not past the end of the file."""
-        start = round_down(offset, alignment=self.file.alignment)
-        end = min(round_up(end, alignment=self.file.alignment), self.file_length)
-        return Extent(start, max(0, end - start) if end > offset else 0)
 
     def compare(self, item: LoadItem, block: Extent, expected: int, computed: int) -> None:
         """Compare a checksum with the stored one."""
@@ -86,20 +66,3 @@ class ReadSession:
         self.loaded += loaded
         self.verified += loaded if verified else 0
         self.when_loaded(loaded)
-
-    def take_slot(self) -> Slot:
-        """Take a staging slot."""
-        slot = self.queue.slot(self.pool)
-        self._taken.add(slot)
-        return slot
-
-    def give_back(self, slot: Slot) -> None:
-        """Give a staging slot back."""
-        self._taken.discard(slot)
-        self.pool.release(slot)
-
-    def abandon(self) -> None:
-        """Give back all slots after a failure. Nothing may be in flight any more."""
-        for slot in self._taken:
-            self.pool.release(slot)
-        self._taken.clear()
