@@ -12,7 +12,13 @@ from dataclasses import dataclass
 
 from dcp_gds.errors import CorruptCheckpointError
 
-__all__ = ["ZipEntry", "local_header_length", "read_directory"]
+__all__ = [
+    "END_RECORDS_LENGTH",
+    "ZipEntry",
+    "directory_offset",
+    "local_header_length",
+    "read_directory",
+]
 
 _END = struct.Struct("<4s4H2IH")
 _END64_LOCATOR = struct.Struct("<4sIQI")
@@ -22,6 +28,9 @@ _LOCAL = struct.Struct("<4s5H3I2H")
 _ZIP64_EXTRA_ID = 1
 _CRC32_IN_CENTRAL = 16
 _MAX32 = 0xFFFFFFFF
+
+# The last bytes of an archive, which say where its directory begins: torch writes them without gap.
+END_RECORDS_LENGTH = _END64.size + _END64_LOCATOR.size + _END.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +62,29 @@ def read_directory(tail: bytes, *, tail_offset: int) -> list[ZipEntry]:
         raise CorruptCheckpointError(f"zip directory is malformed: {error}") from error
 
 
+def directory_offset(tail: bytes, *, tail_offset: int) -> int:
+    """Where the central directory begins, from an archive's last `END_RECORDS_LENGTH` bytes.
+
+    Parameters
+    ----------
+    tail
+        Those bytes, or all of a shorter archive; from `tail_offset` of it on.
+
+    Raises
+    ------
+    CorruptCheckpointError
+        If the end record is malformed, or the directory would begin outside the archive.
+    """
+    try:
+        position, _ = _locate_directory(memoryview(tail), tail_offset=tail_offset)
+    except struct.error as error:
+        raise CorruptCheckpointError(f"zip directory is malformed: {error}") from error
+    offset = tail_offset + position
+    if not 0 <= offset <= tail_offset + len(tail):
+        raise CorruptCheckpointError(f"zip directory is said to begin at {offset}")
+    return offset
+
+
 def local_header_length(header: bytes | memoryview) -> int:
     """Length in bytes of the local header that begins `header`: the entry's data follow it."""
     if len(header) < _LOCAL.size or bytes(header[:4]) != b"PK\x03\x04":
@@ -64,6 +96,8 @@ def local_header_length(header: bytes | memoryview) -> int:
 def _parse(tail: memoryview, *, tail_offset: int) -> list[ZipEntry]:
     """Walk the central directory."""
     position, count = _locate_directory(tail, tail_offset=tail_offset)
+    if count * _CENTRAL.size > len(tail):
+        raise CorruptCheckpointError(f"zip directory claims {count} entries, more than fit")
     entries = []
     for _ in range(count):
         if position < 0:
@@ -77,6 +111,11 @@ def _parse(tail: memoryview, *, tail_offset: int) -> list[ZipEntry]:
         end = extra_start + extra_length + comment_length
         if end > len(tail):
             raise CorruptCheckpointError("zip directory entry is cut off")
+        if fields[4] or fields[8] != fields[9]:
+            raise CorruptCheckpointError(
+                f"zip directory entry has method {fields[4]} and {fields[8]} of {fields[9]} bytes;"
+                " torch stores them as they are"
+            )
         length, header_offset = _wide_numbers(
             bytes(tail[extra_start : extra_start + extra_length]),
             length=fields[9],
@@ -114,8 +153,6 @@ def _locate_directory(tail: memoryview, *, tail_offset: int) -> tuple[int, int]:
         if fields[0] != b"PK\x06\x06":
             raise CorruptCheckpointError("zip64 end record is malformed")
         count, offset = fields[7], fields[9]
-    if count * _CENTRAL.size > len(tail):
-        raise CorruptCheckpointError(f"zip directory claims {count} entries, more than fit")
     return offset - tail_offset, count
 
 

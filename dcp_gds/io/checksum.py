@@ -6,7 +6,7 @@ import zlib
 
 from dcp_gds.io.direct import crc32, crc32_combine
 
-__all__ = ["crc32_combine", "crc32_of", "crc32_of_bytes"]
+__all__ = ["crc32_combine", "crc32_of", "crc32_of_bytes", "crc32_of_zeros"]
 
 
 def crc32_of(address: int, *, length: int, value: int = 0) -> int:
@@ -29,3 +29,16 @@ def crc32_of_bytes(data: bytes | bytearray | memoryview) -> int:
     zlib, because it takes any buffer as it is, where `crc32_of` needs an address.
     """
     return zlib.crc32(data)
+
+
+def crc32_of_zeros(length: int) -> int:
+    """Return the CRC-32 of so many zero bytes, in time that grows with the digits of `length`."""
+    total, run, run_length = 0, zlib.crc32(b"\0"), 1
+    # Runs of 1, 2, 4 ... bytes; those whose bit is set in `length` make it up.
+    while length:
+        if length & 1:
+            total = crc32_combine(total, run, second_length=run_length)
+        run = crc32_combine(run, run, second_length=run_length)
+        run_length *= 2
+        length >>= 1
+    return total

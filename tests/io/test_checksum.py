@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dcp_gds import _core
-from dcp_gds.io.checksum import crc32_combine, crc32_of, crc32_of_bytes
+from dcp_gds.io.checksum import crc32_combine, crc32_of, crc32_of_bytes, crc32_of_zeros
 
 KINDS = _core.crc32_kinds()
 # Above 64 KiB the interpreter lock is released, 256 bytes are the longest step.
@@ -87,3 +87,8 @@ def test_the_kind_in_use_is_the_first_and_portable_is_always_there() -> None:
 def test_an_unknown_kind_is_refused() -> None:
     with pytest.raises(ValueError, match="'sse9' does not run on this CPU"):
         _core.crc32(ADDRESS, length=1, kind="sse9")
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 3, 64, 1000, 4095, 65_536, 1_000_003])
+def test_the_checksum_of_zeros(length: int) -> None:
+    assert crc32_of_zeros(length) == zlib.crc32(bytes(length))
