@@ -21,16 +21,10 @@ from dcp_gds.errors import (
     CheckpointExistsError,
     ConfigError,
     CorruptCheckpointError,
-    DcpGdsError,
     TransferError,
     UnsupportedError,
 )
-from dcp_gds.format.metadata import (
-    ShardFileRecord,
-    load_metadata,
-    safe_relative_path,
-    split_metadata,
-)
+from dcp_gds.format.metadata import ShardFileRecord
 
 __all__ = [
     "ShardFileResult",
@@ -41,8 +35,6 @@ __all__ = [
     "create_directory",
     "metadata_path",
     "publish",
-    "remove_replaced",
-    "shard_files_of",
     "sync_directory",
 ]
 
@@ -132,12 +124,15 @@ def sync_directory(directory: Path) -> None:
 def check_complete(metadata: Metadata, written: Iterable[MetadataIndex]) -> None:
     """Compare what was written with what the checkpoint promises.
 
+    An item that several ranks have written is complete: a planner need not remove duplicates.
+
     Raises
     ------
     UnsupportedError
-        If an item is missing; names it.
+        If an item is missing, or one was written that no load would find; names it.
     """
     written = set(written)
+    unknown = set(written)
     for fqn, entry in metadata.state_dict_metadata.items():
         if isinstance(entry, TensorStorageMetadata):
             expected = [MetadataIndex(fqn, chunk.offsets) for chunk in entry.chunks]
@@ -149,6 +144,12 @@ def check_complete(metadata: Metadata, written: Iterable[MetadataIndex]) -> None
                     f"{fqn}: the plan has an item at offset {index.offset} that no rank wrote; the"
                     " checkpoint is not committed"
                 )
+        unknown.difference_update(expected)
+    for index in unknown:
+        raise UnsupportedError(
+            f"{index.fqn}: a rank wrote an item at offset {index.offset} that is not in the"
+            " planner's metadata, so no load would find it; the checkpoint is not committed"
+        )
 
 
 def check_shard_files(directory: Path, results: Iterable[ShardFileResult]) -> None:
@@ -173,7 +174,7 @@ def check_shard_files(directory: Path, results: Iterable[ShardFileResult]) -> No
                 f"rank {result.rank} on host {result.host} wrote {result.record.length} bytes,"
                 f" the coordinator on host {socket.gethostname()} sees {seen}: all ranks have to"
                 " save to a directory that they share; on node-local drives save one checkpoint"
-                " per node",
+                " per node; and no other save may go to the same directory meanwhile",
                 path,
             )
 
@@ -207,36 +208,6 @@ def publish(path: Path, data: bytes, *, token: str, sync: bool) -> None:
         raise _transfer_error(error, "cannot publish the metadata", path) from error
     if sync:
         sync_directory(path.parent)
-
-
-def shard_files_of(path: Path) -> frozenset[str]:
-    """Names of the shard files that a metadata file refers to; none if it cannot be read.
-
-    What cannot be read names nothing that may be removed.
-    """
-    try:
-        data = path.read_bytes()
-        pickled, trailer = split_metadata(data, path=path)
-        if trailer is not None:
-            return frozenset(record.name for record in trailer.shard_files)
-        metadata = load_metadata(bytes(pickled), path=path)
-        storage = metadata.storage_data or {}
-        return frozenset(
-            safe_relative_path(info.relative_path, path=path) for info in storage.values()
-        )
-    except (OSError, DcpGdsError):
-        return frozenset()
-
-
-def remove_replaced(directory: Path, names: Iterable[str]) -> None:
-    """Remove shard files that only the replaced metadata named.
-
-    The new checkpoint is committed already: a file that cannot be removed costs room and nothing
-    else.
-    """
-    for name in names:
-        with contextlib.suppress(OSError):
-            (directory / name).unlink()
 
 
 def call_back(on_commit: Callable[[Path], None], directory: Path) -> None:

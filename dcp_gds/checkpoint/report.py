@@ -79,12 +79,17 @@ class SaveReport(_TransferReport):
     committed
         True on the rank that published `.metadata`, once it has; False before, and on every other
         rank.
+    files_removed, files_kept
+        Files that this rank's commit has removed, and those that it could not: shard files of the
+        replaced checkpoint, and what killed and failed saves have left in the directory.
     """
 
     sync_seconds: float = 0.0
     checksums: bool = True
     synced: bool = True
     committed: bool = False
+    files_removed: int = 0
+    files_kept: int = 0
 
 
 @dataclass(frozen=True, slots=True)

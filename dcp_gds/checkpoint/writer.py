@@ -11,7 +11,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
@@ -19,11 +18,12 @@ from torch.futures import Future
 
 from dcp_gds.checkpoint import commit
 from dcp_gds.checkpoint.report import SaveReport
+from dcp_gds.checkpoint.savecommit import commit_save
 from dcp_gds.checkpoint.saveitem import look_at_items
 from dcp_gds.checkpoint.shardlayout import lay_out
 from dcp_gds.checkpoint.shardsave import ShardOutcome, save_shard_file
 from dcp_gds.checkpoint.stager import CopyStager
-from dcp_gds.checkpoint.writeresult import ShardWriteResult, write_results
+from dcp_gds.checkpoint.writeresult import write_results
 from dcp_gds.config import (
     QUEUE_DEPTH_DEFAULT,
     STAGING_BYTES_DEFAULT,
@@ -33,7 +33,6 @@ from dcp_gds.config import (
 )
 from dcp_gds.errors import ConfigError, DcpGdsError
 from dcp_gds.format.envelope import EnvelopeCache
-from dcp_gds.format.metadata import dump_metadata
 from dcp_gds.io.selection import Selection, select_for_save
 from dcp_gds.io.staging import StagingPool
 
@@ -73,7 +72,8 @@ class GDSWriter(StorageWriter, CopyStager):
         "direct" and "buffered" demand one.
     overwrite
         Whether a committed checkpoint may be replaced. Both have to fit: the old one is removed
-        after the new one has been committed.
+        after the new one has been committed. What killed and failed saves have left there is
+        removed then too, in any save.
     checksum
         Compute CRC-32s in the pass that writes.
     sync
@@ -262,27 +262,26 @@ class GDSWriter(StorageWriter, CopyStager):
         return future
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Publish `.metadata`, on the coordinator, or on every rank without collectives."""
+        """Publish `.metadata`, on the coordinator, or on every rank without collectives.
+
+        Raises what `commit_save` raises; the old checkpoint is still there then.
+        """
         save = self._current_save()
-        written = [result for of_rank in results for result in of_rank]
-        shard_files = [
-            result.shard_file
-            for result in written
-            if isinstance(result, ShardWriteResult) and result.shard_file is not None
-        ]
-        commit.check_complete(metadata, (result.index for result in written))
-        commit.check_shard_files(self._path, shard_files)
-        metadata.version = CURRENT_DCP_VERSION
-        metadata.storage_data = {result.index: result.storage_data for result in written}
-        metadata.storage_meta = StorageMeta(checkpoint_id=self.checkpoint_id, save_id=save.token)
-        records = tuple(shard_file.record for shard_file in shard_files)
-        path = commit.metadata_path(self._path, rank=save.metadata_rank)
-        replaced = commit.shard_files_of(path)
-        data = dump_metadata(metadata, token=save.token, shard_files=records)
-        commit.publish(path, data, token=save.token, sync=self._options.sync)
-        commit.remove_replaced(self._path, replaced - {record.name for record in records})
+        removal = commit_save(
+            self._path,
+            metadata,
+            [result for of_rank in results for result in of_rank],
+            token=save.token,
+            rank=save.metadata_rank,
+            options=self._options,
+        )
         if self._report is not None:
-            self._report = dataclasses.replace(self._report, committed=True)
+            self._report = dataclasses.replace(
+                self._report,
+                committed=True,
+                files_removed=removal.removed,
+                files_kept=removal.kept,
+            )
         if self._on_commit is not None:
             commit.call_back(self._on_commit, self._path)
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import errno
-import pickle
 from pathlib import Path
 
 import pytest
 import torch
-from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
     ChunkStorageMetadata,
@@ -20,16 +18,15 @@ from torch.distributed.checkpoint.metadata import (
 
 from dcp_gds.checkpoint import commit
 from dcp_gds.errors import CorruptCheckpointError, TransferError, UnsupportedError
-from dcp_gds.format.metadata import ShardFileRecord, dump_metadata
+from dcp_gds.format.metadata import ShardFileRecord
 
 TOKEN = "0123456789abcdef" * 2
 
 
-def metadata_of(*names: str) -> Metadata:
+def metadata_of() -> Metadata:
     chunks = [ChunkStorageMetadata(torch.Size([2 * i]), torch.Size([2])) for i in range(2)]
     tensor = TensorStorageMetadata(TensorProperties(), torch.Size([4]), chunks)
-    storage = {MetadataIndex(name): _StorageInfo(name, 0, 10) for name in names}
-    return Metadata({"w": tensor, "epoch": BytesStorageMetadata()}, storage_data=storage)
+    return Metadata({"w": tensor, "epoch": BytesStorageMetadata()})
 
 
 def result(name: str, length: int) -> commit.ShardFileResult:
@@ -47,6 +44,18 @@ def test_a_missing_item_is_named(missing: int) -> None:
     fqn = written.pop(missing).fqn
     with pytest.raises(UnsupportedError, match=rf"^{fqn}: .*no rank wrote"):
         commit.check_complete(metadata_of(), written)
+
+
+@pytest.mark.parametrize("foreign", [MetadataIndex("other"), MetadataIndex("w", [1])])
+def test_an_item_that_no_load_would_find_is_named(foreign: MetadataIndex) -> None:
+    written = [MetadataIndex("w", [0]), MetadataIndex("w", [2]), MetadataIndex("epoch"), foreign]
+    with pytest.raises(UnsupportedError, match=rf"^{foreign.fqn}: .*no load would find it"):
+        commit.check_complete(metadata_of(), written)
+
+
+def test_an_item_written_twice_is_complete() -> None:
+    written = [MetadataIndex("w", [0]), MetadataIndex("w", [2]), MetadataIndex("epoch")]
+    commit.check_complete(metadata_of(), [*written, *written])
 
 
 def test_a_shard_file_elsewhere_is_found(tmp_path: Path) -> None:
@@ -107,28 +116,3 @@ def test_a_failed_publication_leaves_the_old_one(tmp_path: Path) -> None:
     with pytest.raises(TransferError) as info:
         commit.publish(tmp_path / "missing" / ".metadata", b"new", token=TOKEN, sync=True)
     assert info.value.errno == errno.ENOENT
-
-
-def test_what_a_checkpoint_named_is_known(tmp_path: Path) -> None:
-    path = tmp_path / ".metadata"
-    assert commit.shard_files_of(path) == frozenset()
-    path.write_bytes(pickle.dumps(metadata_of("a", "b")))
-    assert commit.shard_files_of(path) == {"a", "b"}
-    records = [ShardFileRecord("a", 1, 2)]
-    path.write_bytes(dump_metadata(metadata_of("a"), token=TOKEN, shard_files=records))
-    assert commit.shard_files_of(path) == {"a"}
-
-
-@pytest.mark.parametrize("content", [b"", b"garbage", pickle.dumps(print)])
-def test_what_cannot_be_read_names_nothing(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / ".metadata"
-    path.write_bytes(content)
-    assert commit.shard_files_of(path) == frozenset()
-
-
-def test_replaced_files_are_removed_and_nothing_else(tmp_path: Path) -> None:
-    for name in ("old", "new"):
-        (tmp_path / name).touch()
-    (tmp_path / "directory").mkdir()
-    commit.remove_replaced(tmp_path, ["old", "gone already", "directory"])
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["directory", "new"]
