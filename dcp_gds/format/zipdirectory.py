@@ -58,7 +58,7 @@ def read_directory(tail: bytes, *, tail_offset: int) -> list[ZipEntry]:
     """
     try:
         return _parse(memoryview(tail), tail_offset=tail_offset)
-    except (struct.error, UnicodeDecodeError, IndexError) as error:
+    except (struct.error, UnicodeDecodeError, IndexError, OverflowError) as error:
         raise CorruptCheckpointError(f"zip directory is malformed: {error}") from error
 
 
@@ -77,7 +77,7 @@ def directory_offset(tail: bytes, *, tail_offset: int) -> int:
     """
     try:
         position, _ = _locate_directory(memoryview(tail), tail_offset=tail_offset)
-    except struct.error as error:
+    except (struct.error, OverflowError) as error:
         raise CorruptCheckpointError(f"zip directory is malformed: {error}") from error
     offset = tail_offset + position
     if not 0 <= offset <= tail_offset + len(tail):
