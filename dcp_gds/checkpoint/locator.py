@@ -6,26 +6,20 @@ import operator
 import struct
 from dataclasses import dataclass
 
+import torch
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadItemType, ReadItem
 
 from dcp_gds.checkpoint.box import Box
+from dcp_gds.checkpoint.footerreader import read_footer
 from dcp_gds.checkpoint.loaditem import Checks, LoadItem, Place
 from dcp_gds.checkpoint.sidereader import SideReader
 from dcp_gds.errors import CorruptCheckpointError, UnsupportedError
 from dcp_gds.format.archive import StoredTensor, read_stored_tensor
 from dcp_gds.format.envelope import Envelope, EnvelopeCache, TensorForm
 from dcp_gds.format.extent import Extent
-from dcp_gds.format.footer import (
-    FOOTER_TAIL_LENGTH,
-    Footer,
-    FooterItem,
-    block_extents,
-    decode_footer,
-    footer_crc32,
-    parse_footer_tail,
-)
+from dcp_gds.format.footer import FooterItem, block_extents
 from dcp_gds.format.metadata import ShardFileRecord
 from dcp_gds.io.checksum import crc32_of_bytes
 
@@ -96,11 +90,14 @@ class Locator:
         self._metadata = metadata
         self._envelopes = envelopes
         self._verify = verify
-        self._footer = _read_footer(side, record)
+        self._footer = read_footer(side, record)
         items = () if self._footer is None else self._footer.items
         # By the whole extent: an item of no bytes begins where the next one does.
         self._footer_items = {item.extent: item for item in items}
         self._located: dict[Extent, _Located] = {}
+        # Models have few forms and tens of thousands of tensors: what is alike is made once.
+        self._stored: dict[TensorForm, StoredTensor] = {}
+        self._places: dict[tuple[StoredTensor, torch.Size, torch.Size], Place] = {}
 
     def locate(self, read_item: ReadItem, info: _StorageInfo) -> LoadItem:
         """Find one read item.
@@ -119,7 +116,7 @@ class Locator:
             if located is None:
                 located = self._find(read_item, extent, transformed=bool(descriptors))
                 self._located[extent] = located
-            place = None if located.stored is None else _place(read_item, located.stored)
+            place = None if located.stored is None else self._place(read_item, located.stored)
         except CorruptCheckpointError as error:
             raise CorruptCheckpointError(
                 str(error.args[0]),
@@ -158,16 +155,29 @@ class Locator:
         if form is not None and envelope is not None:
             payload = Extent(extent.offset + len(envelope.head), form.length)
             if self._is_envelope(envelope, payload, extent, footer_item):
-                stored = StoredTensor(
-                    form.dtype,
-                    form.size,
-                    form.stride,
-                    Extent(payload.offset - extent.offset, payload.length),
-                )
+                stored = self._stored_tensor(envelope)
                 if footer_item is not None:
                     return _Located(payload, stored, self._checks(footer_item))
                 return _Located(payload, stored, self._zip_checks(payload, extent))
         return self._parse(extent, footer_item)
+
+    def _stored_tensor(self, envelope: Envelope) -> StoredTensor:
+        """What lies in an envelope."""
+        form = envelope.form
+        stored = self._stored.get(form)
+        if stored is None:
+            payload = Extent(len(envelope.head), form.length)
+            stored = StoredTensor(form.dtype, form.size, form.stride, payload)
+            self._stored[form] = stored
+        return stored
+
+    def _place(self, read_item: ReadItem, stored: StoredTensor) -> Place:
+        """Find a read item's box in its stored tensor."""
+        key = (stored, read_item.storage_offsets, read_item.lengths)
+        place = self._places.get(key)
+        if place is None:
+            place = self._places[key] = _place(read_item, stored)
+        return place
 
     def _footer_item(self, extent: Extent) -> FooterItem | None:
         """The footer's entry of an item; None in a file that has no footer."""
@@ -262,27 +272,3 @@ def _place(read_item: ReadItem, stored: StoredTensor) -> Place:
     strides = tuple(stride * itemsize for stride in stored.stride)
     offset = stored.first + sum(map(operator.mul, starts, strides))
     return Place(Box(sizes, strides, itemsize), offset)
-
-
-def _read_footer(side: SideReader, record: ShardFileRecord | None) -> Footer | None:
-    """Read a footer and compare it with what the committed metadata say of the file."""
-    if record is not None and side.length != record.length:
-        raise CorruptCheckpointError(
-            f"the file has {side.length} bytes, {record.length} were committed", side.path
-        )
-    tail_length = min(FOOTER_TAIL_LENGTH, side.length)
-    tail = side.read(Extent(side.length - tail_length, tail_length))
-    extent = parse_footer_tail(tail, file_length=side.length, path=side.path)
-    if extent is None and record is None:
-        return None
-    if extent is None:
-        raise CorruptCheckpointError("the committed footer is not there", side.path)
-    data = side.read(extent)
-    computed = footer_crc32(data)
-    if record is not None and computed != record.footer_crc32:
-        raise CorruptCheckpointError(
-            f"the footer has CRC-32 {computed:08x}, {record.footer_crc32:08x} was committed",
-            side.path,
-            offset=extent.offset,
-        )
-    return decode_footer(data, file_length=side.length, path=side.path)

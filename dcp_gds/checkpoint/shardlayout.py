@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dcp_gds.checkpoint.saveitem import SaveItem
 from dcp_gds.format.extent import Extent, round_up
 from dcp_gds.format.footer import block_count, footer_length
-from dcp_gds.format.placement import Placement, place_items
+from dcp_gds.format.placement import Placements, place_items
 
 __all__ = ["ShardLayout", "lay_out"]
 
@@ -34,7 +34,7 @@ class ShardLayout:
     """
 
     items: tuple[SaveItem, ...]
-    placements: tuple[Placement, ...]
+    placements: Placements
     first_blocks: tuple[int, ...]
     footer: Extent
     alignment: int

@@ -12,12 +12,12 @@ and the payload ends at 14160.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from dcp_gds.format.extent import Extent, round_down, round_up
 
-__all__ = ["ItemSize", "Layout", "Placement", "place_items"]
+__all__ = ["ItemSize", "Layout", "Placement", "Placements", "place_items"]
 
 # torch.save aligns a payload to 64 bytes inside its archive; an archive that begins on such a
 # boundary keeps that.
@@ -80,10 +80,30 @@ class Placement(NamedTuple):
         return Extent(self.body_offset, self.body_length)
 
 
+class Placements:
+    """The placements of a file's items, in file order.
+
+    They are kept as plain tuples of integers, which the garbage collector stops to watch: tens of
+    thousands of objects that live on bring about full collections, a quarter of a second each.
+    """
+
+    def __init__(self, placements: Iterable[Placement]) -> None:
+        self._rows: Sequence[tuple[int, ...]] = [tuple(placement) for placement in placements]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> Placement:
+        return Placement._make(self._rows[index])
+
+    def __iter__(self) -> Iterator[Placement]:
+        return map(Placement._make, self._rows)
+
+
 class Layout(NamedTuple):
     """Placements in file order, and the offset of the first byte behind the last item."""
 
-    placements: tuple[Placement, ...]
+    placements: Placements
     end: int
 
 
@@ -107,13 +127,16 @@ def place_items(sizes: Iterable[ItemSize], *, alignment: int) -> Layout:
     """
     assert alignment >= _ITEM_ALIGNMENT
     assert alignment & (alignment - 1) == 0
-    placements = []
     position = 0
-    for size in sizes:
-        placement = _place(size, position=position, alignment=alignment)
-        placements.append(placement)
-        position = placement.offset + placement.length
-    return Layout(tuple(placements), position)
+
+    def place_all() -> Iterator[Placement]:
+        nonlocal position
+        for size in sizes:
+            placement = _place(size, position=position, alignment=alignment)
+            position = placement.offset + placement.length
+            yield placement
+
+    return Layout(Placements(place_all()), position)
 
 
 def _place(size: ItemSize, *, position: int, alignment: int) -> Placement:
