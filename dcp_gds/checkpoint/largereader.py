@@ -10,7 +10,7 @@ import torch
 
 from dcp_gds.checkpoint.box import Slab, cover_blocks
 from dcp_gds.checkpoint.itemchecksum import ItemChecksum, PayloadChecksum
-from dcp_gds.checkpoint.loaditem import LoadItem
+from dcp_gds.checkpoint.loaditem import Checks, LoadItem
 from dcp_gds.checkpoint.loadtarget import LoadTarget
 from dcp_gds.checkpoint.readsession import ReadSession
 from dcp_gds.checkpoint.slabreader import SlabReader
@@ -56,28 +56,28 @@ class LargeReader:
             target.commit()
             self._session.count(box.length, verified=verified)
 
+        checks = _usable_checks(item, length=box.length)
         start = item.extent.offset
         whole = Slab((0,) * len(box.sizes), box.sizes, 0, box.span)
         if (address := target.address) is not None:
             wanted: Iterable[_Wanted] = [_Wanted(Extent(start, box.length), address, target.tensor)]
             extents = [Extent(start, box.length)]
-        elif item.checks is None and box.is_nested:
+        elif checks is None and box.is_nested:
             reader = SlabReader(
                 self._session, target, start=start, finish=lambda: finish(verified=False)
             )
-            reader.read(self._slabs(target, item))
+            reader.read(self._slabs(target, checks))
             return
         else:
-            slabs = [whole] if not box.is_nested else list(self._slabs(target, item))
+            slabs = [whole] if not box.is_nested else list(self._slabs(target, checks))
             extents = [Extent(start + slab.offset, slab.length) for slab in slabs]
             wanted = self._slab_reads(target, slabs, extents)
-        self._read_wanted(item, extents, wanted, finish)
+        self._read_wanted(item, checks, extents, wanted, finish)
 
-    def _slabs(self, target: LoadTarget, item: LoadItem) -> Iterable[Slab]:
+    def _slabs(self, target: LoadTarget, checks: Checks | None) -> Iterable[Slab]:
         """Cut a box into slabs that fit a staging slot wherever they begin in a block."""
         # Whole checksum blocks are read anyway when verifying.
-        rounds_out = item.checks is not None and item.checks.partial
-        gap_max = self._session.pool.slot_bytes if rounds_out else _GAP_BYTES_MAX
+        gap_max = _GAP_BYTES_MAX if checks is None else self._session.pool.slot_bytes
         bytes_max = self._session.pool.slot_bytes - 2 * self._session.file.alignment
         return target.box.slabs(bytes_max=bytes_max, gap_max=gap_max)
 
@@ -118,20 +118,18 @@ class LargeReader:
             content = io.BytesIO(data.getvalue())
             self._session.finish_bytes(item, content, verified=verified)
 
-        self._read_wanted(item, [item.payload], [_Wanted(item.payload, address, data)], finish)
+        wanted = [_Wanted(item.payload, address, data)]
+        self._read_wanted(item, item.checks, [item.payload], wanted, finish)
 
     def _read_wanted(
         self,
         item: LoadItem,
+        checks: Checks | None,
         extents: Sequence[Extent],
         wanted: Iterable[_Wanted],
         finish: Callable[[bool], None],
     ) -> None:
         """Read extents of an item, and what has to be read with them to compare checksums."""
-        checks = item.checks
-        read_whole = sum(extent.length for extent in extents) == item.payload.length
-        if checks is not None and not checks.partial and not read_whole:
-            checks = None
         slack: Sequence[Extent] = ()
         blocks = extents
         if checks is not None:
@@ -191,3 +189,11 @@ class LargeReader:
             self._session.queue.submit(
                 self._session.transfer(piece, slot.address + shift, checksum=True), count
             )
+
+
+def _usable_checks(item: LoadItem, *, length: int) -> Checks | None:
+    """The item's checks, if they can be made when so many bytes of its payload are read."""
+    checks = item.checks
+    if checks is None or checks.partial or length == item.payload.length:
+        return checks
+    return None
