@@ -1,4 +1,4 @@
-"""Rules of the whole run: a skip in CI is a failure, and a failure says enough and no more.
+"""Rules of the whole run: a skip in CI is a failure, and a failure says enough and no more; ranks.
 
 CI has every capability that a test can ask for, but a GPU and much time. A skip there means that
 something went missing from the machine, and with it the proof.
@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import reprlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
 
 import pytest
 from hypothesis import settings
 
-from tests.ranks import EXPECTED_WARNINGS
+from tests.ranks import EXPECTED_WARNINGS, Ranks
 
 MAY_SKIP_IN_CI = ("gpu", "slow")
 # pytest compares long texts line by line, in quadratic time, and in CI it leaves nothing out: two
@@ -65,6 +65,15 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str]
             if repr(left.get(key)) != repr(right.get(key))
         ]
     return lines
+
+
+@pytest.fixture(scope="session")
+def ranks() -> Iterator[Callable[[int], Ranks]]:
+    """Groups of ranks by size, each started when a test first asks for it."""
+    groups: dict[int, Ranks] = {}
+    yield lambda world_size: groups.setdefault(world_size, Ranks(world_size))
+    for group in groups.values():
+        group.close()
 
 
 def _fail_skip_in_ci(report: pytest.TestReport | pytest.CollectReport) -> None:

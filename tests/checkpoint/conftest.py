@@ -1,4 +1,4 @@
-"""Fixtures of the checkpoint tests: rank processes that serve a whole session."""
+"""Fixtures of the checkpoint tests: filesystems, and a process without dcp_gds."""
 
 from __future__ import annotations
 
@@ -14,15 +14,6 @@ from tests.ranks import Ranks
 __all__ = ["mounts", "session_mounts"]
 
 ArchiveKey = tuple[str, tuple[int, ...]]
-
-
-@pytest.fixture(scope="session")
-def ranks() -> Iterator[Callable[[int], Ranks]]:
-    """Groups of ranks by size, each started when a test first asks for it."""
-    groups: dict[int, Ranks] = {}
-    yield lambda world_size: groups.setdefault(world_size, Ranks(world_size))
-    for group in groups.values():
-        group.close()
 
 
 @pytest.fixture(scope="session")
