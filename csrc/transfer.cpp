@@ -26,6 +26,14 @@ constexpr std::uint64_t kBounceWholeMax = std::uint64_t{64} << 10;
 // pause that grows by 1 ms each time, EAGAIN is given 2 seconds to pass.
 constexpr unsigned kStallsMax = 64;
 
+// A read or write that fails with EIO may go well the next time: a link that was reset, a server
+// that came back. The pause grows by 5 ms each time. The drive and the kernel have tried for
+// seconds before they say EIO, so more than a few would only put off the error. Nothing else is
+// tried again after EIO, fdatasync least of all: the kernel tells a failed write-back once, then
+// takes the pages for clean, and a second call would succeed without the data.
+constexpr unsigned kIoErrorRetriesMax = 3;
+constexpr std::chrono::milliseconds kIoErrorPause{5};
+
 constexpr std::uint64_t round_down(std::uint64_t value, std::uint64_t alignment) noexcept {
     return value & ~(alignment - 1);
 }
@@ -202,21 +210,33 @@ class Transfer {
             if (moved >= 0 && request_.direction == Direction::kRead) {
                 break;  // The end of the file.
             }
-            const int error = moved < 0 ? static_cast<int>(-moved) : EIO;
-            if (!may_pass(moved) || ++stalls > kStallsMax) {
-                result_.error = error;
+            if (!may_pass(moved, ++stalls)) {
+                result_.error = moved < 0 ? static_cast<int>(-moved) : EIO;
                 break;
             }
             ++result_.retries;
-            if (error == EAGAIN) {
-                std::this_thread::sleep_for(std::chrono::milliseconds(stalls));
-            }
         }
         return done;
     }
 
-    static bool may_pass(std::int64_t moved) noexcept {
-        return moved >= 0 || moved == -EINTR || moved == -EAGAIN;
+    /// Whether to try again after a call that moved nothing, the `stalls`th in a row; pauses first
+    /// where time may help.
+    bool may_pass(std::int64_t moved, unsigned stalls) noexcept {
+        if (moved == -EIO) {
+            if (io_errors_ == kIoErrorRetriesMax) {
+                return false;
+            }
+            ++io_errors_;
+            std::this_thread::sleep_for(kIoErrorPause * io_errors_);
+            return true;
+        }
+        if ((moved < 0 && moved != -EINTR && moved != -EAGAIN) || stalls > kStallsMax) {
+            return false;
+        }
+        if (moved == -EAGAIN) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(stalls));
+        }
+        return true;
     }
 
     std::int64_t call(std::span<std::byte> piece, std::uint64_t offset) noexcept {
@@ -228,6 +248,8 @@ class Transfer {
     BounceBuffer& bounce_;
     FileCalls& calls_;
     Completion result_;
+    // Of the whole transfer: a drive that fails at every other call is not one to go on with.
+    unsigned io_errors_ = 0;
 };
 
 }  // namespace

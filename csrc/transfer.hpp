@@ -37,7 +37,7 @@ struct Completion {
     std::uint32_t crc32 = 0;
     // Bytes that the kernel was asked for, rounding to whole blocks included, each counted once.
     std::uint64_t moved = 0;
-    // Short transfers, EINTR and EAGAIN after which it went on.
+    // Short transfers, and EINTR, EAGAIN and EIO after which it was tried again.
     std::uint32_t retries = 0;
 };
 

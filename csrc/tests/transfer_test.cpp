@@ -1,74 +1,22 @@
-// Transfers against a file in memory that keeps O_DIRECT's rules and injects faults: a grid of
-// offset, length, address and alignment, then each fault and each bound.
+// Transfers against a file in memory that keeps O_DIRECT's rules: a grid of offset, length, address
+// and alignment, then each bound.
 #include "transfer.hpp"
 
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <initializer_list>
-#include <random>
 
 #include "check.hpp"
 #include "crc32.hpp"
 #include "memory_file.hpp"
+#include "requests.hpp"
 
 namespace {
 
 using namespace dcp_gds;
-using Lengths = std::initializer_list<std::uint64_t>;
 
-constexpr std::size_t kBounceBytes = 16384;
-constexpr std::byte kUntouched{0xEE};
 const std::array<std::uint64_t, 3> kAlignments{1, 512, 4096};
-
-std::vector<std::byte> random_bytes(std::size_t length) {
-    std::mt19937 random(20240607);
-    std::vector<std::byte> data(length);
-    for (std::byte& byte : data) {
-        byte = static_cast<std::byte>(random());
-    }
-    return data;
-}
-
-/// Memory that starts at a page, so that a test can choose an address within one.
-class Pages {
-  public:
-    explicit Pages(std::size_t length) : memory_(length + 4096, kUntouched) {}
-    std::byte* start() {
-        const auto address = reinterpret_cast<std::uintptr_t>(memory_.data());
-        return memory_.data() + (4096 - address % 4096) % 4096;
-    }
-
-  private:
-    std::vector<std::byte> memory_;
-};
-
-Completion run(Request request, FileCalls& calls) {
-    BounceBuffer bounce(kBounceBytes);
-    const Completion completion = carry_out(request, bounce, calls);
-    CHECK(completion.ticket == request.ticket);
-    return completion;
-}
-
-Request reading(std::byte* memory, std::uint64_t length, std::uint64_t offset,
-                std::uint64_t alignment) {
-    return {.ticket = 7,
-            .direction = Direction::kRead,
-            .fd = -1,
-            .memory = memory,
-            .length = length,
-            .offset = offset,
-            .alignment = alignment,
-            .checksum = true};
-}
-
-Request writing(std::byte* memory, std::uint64_t length, std::uint64_t offset,
-                std::uint64_t alignment) {
-    Request request = reading(memory, length, offset, alignment);
-    request.direction = Direction::kWrite;
-    return request;
-}
 
 void check_read(MemoryFile& file, std::size_t shift, std::uint64_t length, std::uint64_t offset,
                 std::uint64_t alignment) {
@@ -213,46 +161,6 @@ void reads_within_a_long_block() {
                              std::span(file.content).subspan(offset, request.length)));
 }
 
-void goes_on_after_interruptions() {
-    MemoryFile file({}, 4096);
-    Pages pages(8192);
-    file.errors = {EINTR, EAGAIN, EINTR};
-    const Completion completion = run(writing(pages.start(), 8192, 0, 4096), file);
-    CHECK(completion.error == 0 && completion.done == 8192 && completion.retries == 3);
-    CHECK(completion.moved == 8192);
-    // However many there are, as long as something is moved in between.
-    Pages long_pages(400 * 4096);
-    file.call_bytes_max = 4096;
-    for (int call = 0; call < 400; ++call) {
-        file.errors.insert(file.errors.end(), {EINTR, 0});
-    }
-    CHECK(run(writing(long_pages.start(), 400 * 4096, 0, 4096), file).error == 0);
-}
-
-void gives_up_after_too_many_interruptions() {
-    MemoryFile file({}, 4096);
-    Pages pages(8192);
-    file.errors.assign(1000, EINTR);
-    CHECK(run(writing(pages.start(), 8192, 0, 4096), file).error == EINTR);
-    CHECK(file.calls < 100);
-    // A write that moves nothing and says nothing.
-    file.errors.clear();
-    file.call_bytes_max = 0;
-    CHECK(run(writing(pages.start(), 8192, 0, 4096), file).error == EIO);
-    CHECK(file.calls < 200);
-}
-
-void keeps_the_errno_and_what_was_done() {
-    MemoryFile file({}, 4096);
-    Pages pages(65536);
-    for (const std::size_t shift : Lengths{0, 8}) {
-        file.call_bytes_max = 8192;
-        file.errors = {0, ENOSPC};
-        const Completion completion = run(writing(pages.start() + shift, 32768, 0, 4096), file);
-        CHECK(completion.error == ENOSPC && completion.done == 8192);
-    }
-}
-
 void reports_the_lack_of_a_bounce_buffer() {
     MemoryFile file(random_bytes(8192), 4096);
     Pages pages(8192);
@@ -288,9 +196,6 @@ int main() {
     stops_at_the_end_of_the_file();
     reads_nothing_beyond_the_end();
     reads_within_a_long_block();
-    goes_on_after_interruptions();
-    gives_up_after_too_many_interruptions();
-    keeps_the_errno_and_what_was_done();
     reports_the_lack_of_a_bounce_buffer();
     asks_the_kernel();
 }

@@ -37,7 +37,8 @@ class _TransferReport:
     staging_bytes_peak
         Most host memory in use for staging slots at one time.
     retries
-        Short or interrupted transfers that were resumed.
+        How often a transfer went on after it was short or interrupted, or was tried again after
+        EAGAIN or EIO.
     """
 
     path: str

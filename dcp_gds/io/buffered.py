@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import time
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -30,6 +31,13 @@ WINDOW_BYTES = 32 << 20
 _PIECE_BYTES = 4 << 20
 # One thread would stop copying for every checksum; more than a few wait for the file's lock.
 _WORKERS_MAX = 4
+# What a network filesystem may say once and not again; the pause grows by 5 ms each time. The
+# kernel has tried for seconds before it says EIO, so more than a few would only put off the error.
+# A failed write-back, which sync_file_range and fdatasync tell, is never tried again: the kernel
+# tells it once, then takes the pages for clean, and a second call would succeed without the data.
+_MAY_PASS = (errno.EIO, errno.EAGAIN)
+_ERROR_RETRIES_MAX = 3
+_ERROR_PAUSE_S = 0.005
 
 _PYBUF_WRITE = 0x200
 _memory_view = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)(
@@ -44,12 +52,13 @@ class _Progress:
     done: int = 0
     crc32: int = 0
     retries: int = 0
+    errors: int = 0
 
 
 class BufferedEngine:
     """An `Engine` of a few threads; `close` ends them.
 
-    It counts short transfers as retries; EINTR is resumed by Python, uncounted.
+    It counts as retries short transfers, EAGAIN and EIO; EINTR is resumed by Python, uncounted.
 
     Parameters
     ----------
@@ -164,7 +173,7 @@ def _write_piece(
     start = 0
     with window.writing(transfer.file, extent):
         while start < extent.length:
-            moved = os.pwrite(transfer.file.fd, memory[start:], extent.offset + start)
+            moved = _move(transfer, memory[start:], extent.offset + start, progress)
             start += moved
             progress.done += moved
             progress.retries += start < extent.length
@@ -176,7 +185,7 @@ def _read_piece(
     """Read a piece and drop it from the page cache."""
     start = 0
     while start < extent.length:
-        moved = os.preadv(transfer.file.fd, [memory[start:]], extent.offset + start)
+        moved = _move(transfer, memory[start:], extent.offset + start, progress)
         if not moved:
             raise OSError(errno.EIO, "unexpected end of file")
         start += moved
@@ -185,3 +194,29 @@ def _read_piece(
     if transfer.checksum:
         progress.crc32 = zlib.crc32(memory, progress.crc32)
     drop_cached(transfer.file.fd, extent)
+
+
+def _move(transfer: Transfer, memory: memoryview, offset: int, progress: _Progress) -> int:
+    """Ask the kernel to move some bytes, and again after an error that may pass."""
+    while True:
+        try:
+            if transfer.operation is Operation.WRITE:
+                return os.pwrite(transfer.file.fd, memory, offset)
+            return os.preadv(transfer.file.fd, [memory], offset)
+        except OSError as error:
+            if not _may_pass(error, transfer, progress):
+                raise
+        progress.errors += 1
+        progress.retries += 1
+        time.sleep(_ERROR_PAUSE_S * progress.errors)
+
+
+def _may_pass(error: OSError, transfer: Transfer, progress: _Progress) -> bool:
+    """Whether to try again after an error."""
+    if error.errno not in _MAY_PASS or progress.errors == _ERROR_RETRIES_MAX:
+        return False
+    # On a mount with `sync` every write ends with the sync of what it wrote, and may be told of the
+    # failed write-back of another thread's, who is then told nothing.
+    return transfer.operation is Operation.READ or not (
+        os.fstatvfs(transfer.file.fd).f_flag & os.ST_SYNCHRONOUS
+    )

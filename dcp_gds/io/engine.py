@@ -55,8 +55,8 @@ class Completion:
 
     `crc32` is the CRC-32 (IEEE) of exactly the `length` bytes asked for, None unless `checksum` was
     set and the transfer succeeded. `moved` counts the bytes asked of the kernel, rounding to blocks
-    included. `retries` counts short transfers and EINTR that were resumed. `error` is None on
-    success.
+    included. `retries` counts short transfers that were resumed, and EINTR, EAGAIN and EIO after
+    which it was tried again. `error` is None on success.
     """
 
     transfer: Transfer

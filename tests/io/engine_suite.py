@@ -1,7 +1,8 @@
 """Engine suite: what every engine does, as tests that a class per engine inherits.
 
 Method: real files and real memory around every boundary of blocks, pages and pieces, compared with
-slices and zlib; faults come from the kernel: a full device, a size limit, a closed file.
+slices and zlib; faults come from the kernel: a full device, a size limit, unmapped memory, a
+closed file.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dcp_gds.errors import TransferError
 from dcp_gds.format.extent import round_up
 from dcp_gds.io.engine import Engine, Operation, Transfer
 from dcp_gds.io.shardfile import ShardFile, create_shard_file, open_shard_file
-from tests.io.transfers import Memory, file_size_limit, random_bytes, read, run, write
+from tests.io.transfers import Memory, file_size_limit, half_mapped, random_bytes, read, run, write
 
 __all__ = ["QUEUE_DEPTH", "EngineTests", "Memory", "random_bytes", "run"]
 
@@ -217,6 +218,22 @@ class EngineTests:
         assert (completion.error.errno, completion.error.done) == (errno.EFBIG, limit)
         assert completion.retries == 1
         assert file.path.read_bytes() == data[:limit]
+
+    @pytest.mark.parametrize("operation", Operation)
+    def test_an_io_error_that_stays_is_reported_after_a_few_more_tries(
+        self, engine: Engine, directory: Path, operation: Operation
+    ) -> None:
+        memory = Memory(2 * BLOCK)
+        with half_mapped(directory / "short", length=2 * BLOCK) as (file, start):
+            (completion,) = run(
+                engine, Transfer(operation, file, memory.address, 2 * BLOCK, start, checksum=True)
+            )
+        error = completion.error
+        assert isinstance(error, TransferError)
+        assert (error.errno, error.filename) == (errno.EIO, str(file.path))
+        assert (error.offset, error.length, error.done) == (start, 2 * BLOCK, BLOCK)
+        assert completion.crc32 is None
+        assert completion.retries == 1 + 3  # A short transfer, then three tries.
 
     @pytest.mark.parametrize("operation", Operation)
     def test_a_closed_file_is_refused(

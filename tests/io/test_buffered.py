@@ -213,3 +213,53 @@ def test_short_transfers_are_resumed_and_counted(
         assert (completion.error, completion.retries) == (None, 3)
         assert (completion.moved, completion.crc32) == (len(data), zlib.crc32(data))
     assert target.view[: len(data)] == data
+
+
+class Failing:
+    """Fails its first calls with an errno, as the kernel would, then asks the kernel."""
+
+    def __init__(self, call: Callable[..., int], *, number: int, times: int) -> None:
+        self.calls = 0
+        self._call = call
+        self._number = number
+        self._times = times
+
+    def __call__(self, *arguments: Any) -> int:
+        self.calls += 1
+        if self.calls <= self._times:
+            raise OSError(self._number, os.strerror(self._number))
+        return self._call(*arguments)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EAGAIN])
+@pytest.mark.parametrize("times", [1, 3])
+def test_an_error_that_passes_is_counted(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, number: int
+) -> None:
+    monkeypatch.setattr(os, "pwrite", Failing(os.pwrite, number=number, times=times))
+    monkeypatch.setattr(os, "preadv", Failing(os.preadv, number=number, times=times))
+    data = random_bytes(10_000)
+    source, target = Memory(len(data)), Memory(len(data))
+    source.view[: len(data)] = data
+    with create_shard_file(tmp_path / "file", direct=False) as file:
+        (written,) = run(engine, write(file, source, length=len(data)))
+        (found,) = run(engine, read(file, target, length=len(data)))
+    for completion in (written, found):
+        assert (completion.error, completion.retries) == (None, times)
+        assert (completion.moved, completion.crc32) == (len(data), zlib.crc32(data))
+    assert target.view[: len(data)] == data
+
+
+def test_on_a_synchronous_mount_a_failed_write_is_not_tried_again(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have told of what another thread wrote, which would then be taken for written."""
+    pwrite = Failing(os.pwrite, number=errno.EIO, times=1)
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    monkeypatch.setattr(os, "fstatvfs", lambda fd: SimpleNamespace(f_flag=os.ST_SYNCHRONOUS))
+    memory = Memory(4096)
+    with create_shard_file(tmp_path / "file", direct=False) as file:
+        (completion,) = run(engine, write(file, memory, length=4096))
+    assert completion.error is not None
+    assert (completion.error.errno, completion.error.done) == (errno.EIO, 0)
+    assert (completion.retries, pwrite.calls) == (0, 1)

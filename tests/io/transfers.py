@@ -8,11 +8,12 @@ import random
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from dcp_gds.io.engine import Completion, Engine, Operation, Transfer
 from dcp_gds.io.shardfile import ShardFile
 
-__all__ = ["Memory", "file_size_limit", "random_bytes", "read", "run", "write"]
+__all__ = ["Memory", "file_size_limit", "half_mapped", "random_bytes", "read", "run", "write"]
 
 
 class Memory:
@@ -52,6 +53,27 @@ def file_size_limit(length: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@contextmanager
+def half_mapped(path: Path, *, length: int) -> Iterator[tuple[ShardFile, int]]:
+    """This process's memory as a file, and where `length` bytes of it lie, half of them.
+
+    The other half is mapped from behind the end of a file, where the kernel answers EIO.
+    """
+    with path.open("w+b") as file:
+        file.truncate(length)
+        mapping = mmap.mmap(file.fileno(), length)
+        file.truncate(length // 2)
+    first = ctypes.c_char.from_buffer(mapping)
+    memory = Path("/proc/self/mem")
+    try:
+        with memory.open("r+b", buffering=0) as device:
+            file_of_memory = ShardFile(memory, device.fileno(), direct=False, alignment=1)
+            yield file_of_memory, ctypes.addressof(first)
+    finally:
+        del first
+        mapping.close()
 
 
 def write(
