@@ -11,15 +11,16 @@ from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadItemType, ReadItem
 
+from dcp_gds.checkpoint.archiveentries import check_description
 from dcp_gds.checkpoint.box import Box
-from dcp_gds.checkpoint.footerreader import read_footer
 from dcp_gds.checkpoint.loaditem import Checks, LoadItem, Place
+from dcp_gds.checkpoint.shardfooter import read_footer
 from dcp_gds.checkpoint.sidereader import SideReader
 from dcp_gds.errors import CorruptCheckpointError, UnsupportedError
 from dcp_gds.format.archive import StoredTensor, read_stored_tensor
 from dcp_gds.format.envelope import Envelope, EnvelopeCache, TensorForm
 from dcp_gds.format.extent import Extent
-from dcp_gds.format.footer import FooterItem, block_extents
+from dcp_gds.format.footer import Footer, FooterItem, block_extents
 from dcp_gds.format.metadata import ShardFileRecord
 from dcp_gds.io.checksum import crc32_of_bytes
 
@@ -90,7 +91,7 @@ class Locator:
         self._metadata = metadata
         self._envelopes = envelopes
         self._verify = verify
-        self._footer = read_footer(side, record)
+        self._footer = read_footer(side, record=record)
         items = () if self._footer is None else self._footer.items
         # By the whole extent: an item of no bytes begins where the next one does.
         self._footer_items = {item.extent: item for item in items}
@@ -98,6 +99,11 @@ class Locator:
         # Models have few forms and tens of thousands of tensors: what is alike is made once.
         self._stored: dict[TensorForm, StoredTensor] = {}
         self._places: dict[tuple[StoredTensor, torch.Size, torch.Size], Place] = {}
+
+    @property
+    def footer(self) -> Footer | None:
+        """The file's footer; None in a file that has none."""
+        return self._footer
 
     def locate(self, read_item: ReadItem, info: _StorageInfo) -> LoadItem:
         """Find one read item.
@@ -215,7 +221,11 @@ class Locator:
         return self._side.read(Extent(extent.offset, len(envelope.head))) == envelope.head
 
     def _parse(self, extent: Extent, footer_item: FooterItem | None) -> _Located:
-        """Let torch.load say what is in an archive."""
+        """Let torch.load say what is in an archive, once its description is known to be whole."""
+        if footer_item is not None:
+            self._check_envelope(extent, footer_item)
+        elif self._verify:
+            check_description(self._side, extent)
         with self._side.view(extent) as view:
             stored = read_stored_tensor(view, archive_length=extent.length)
         payload = Extent(extent.offset + stored.storage.offset, stored.storage.length)
@@ -226,13 +236,22 @@ class Locator:
                 f"its archive has the payload at [{payload.offset}, {payload.end}), the footer at"
                 f" [{footer_item.payload.offset}, {footer_item.payload.end})"
             )
-        head = self._side.read(Extent(extent.offset, payload.offset - extent.offset))
-        computed = crc32_of_bytes(head)
-        if computed != footer_item.head_crc32:
-            raise CorruptCheckpointError(
-                f"its head has CRC-32 {computed:08x}, the footer says {footer_item.head_crc32:08x}"
-            )
         return _Located(payload, stored, self._checks(footer_item))
+
+    def _check_envelope(self, extent: Extent, footer_item: FooterItem) -> None:
+        """Compare head and tail of an archive with the footer."""
+        payload = footer_item.payload
+        head = Extent(extent.offset, payload.offset - extent.offset)
+        tail = Extent(payload.end, extent.end - payload.end)
+        for name, part, expected in (
+            ("head", head, footer_item.head_crc32),
+            ("tail", tail, footer_item.tail_crc32),
+        ):
+            computed = crc32_of_bytes(self._side.read(part))
+            if computed != expected:
+                raise CorruptCheckpointError(
+                    f"its {name} has CRC-32 {computed:08x}, the footer says {expected:08x}"
+                )
 
     def _checks(self, footer_item: FooterItem | None) -> Checks | None:
         """The checks that a footer offers."""

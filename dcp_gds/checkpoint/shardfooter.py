@@ -1,4 +1,4 @@
-"""Footer reader: gets the footer of a shard file, if it is the committed one."""
+"""Shard footer: the footer of a shard file, read and compared with what was committed."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ from dcp_gds.format.metadata import ShardFileRecord
 __all__ = ["read_footer"]
 
 
-def read_footer(side: SideReader, record: ShardFileRecord | None) -> Footer | None:
+def read_footer(side: SideReader, *, record: ShardFileRecord | None) -> Footer | None:
     """Read a footer and compare it with what the committed metadata say of the file.
 
     Parameters
     ----------
     record
-        None if the metadata say nothing of it; then a file without a footer is a stock one.
+        None where the metadata have no trailer. A footer is used all the same if there is one.
 
     Raises
     ------
     CorruptCheckpointError
-        If file, footer and record disagree.
+        If they disagree, or the footer is damaged.
+    UnsupportedError
+        If it is whole, and of another version.
     """
     if record is not None and side.length != record.length:
         raise CorruptCheckpointError(
