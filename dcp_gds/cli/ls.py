@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from dcp_gds.cli.listing import Entry, Listing, read_listings
+from dcp_gds.cli.printable import printable
 
 __all__ = ["configure", "run"]
 
@@ -74,12 +75,12 @@ def _as_text(listings: Sequence[Listing]) -> str:
 def _cells(entry: Entry) -> tuple[str, ...]:
     """One line of the table."""
     return (
-        _printable(entry.fqn),
+        printable(entry.fqn),
         entry.dtype,
         _numbers(entry.shape),
         _numbers(entry.chunk_offsets),
         str(entry.bytes),
-        _printable(entry.file),
+        printable(entry.file),
         str(entry.offset),
     )
 
@@ -87,14 +88,6 @@ def _cells(entry: Entry) -> tuple[str, ...]:
 def _numbers(values: tuple[int, ...] | None) -> str:
     """A shape without blanks, so that every line has the same number of words."""
     return NOTHING if values is None else "[" + ",".join(map(str, values)) + "]"
-
-
-def _printable(name: str) -> str:
-    """Escape control characters: a name from a foreign file must not steer the terminal."""
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
-        for letter in name
-    )
 
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterable[str]:

@@ -49,6 +49,7 @@ class CommandModule(Protocol):
 # commands that do not need it must not wait for it.
 COMMANDS = (
     Command("ls", "list what a checkpoint holds", "dcp_gds.cli.ls"),
+    Command("verify", "check a checkpoint for damage", "dcp_gds.cli.verify"),
     Command("demo", "train, get killed, resume: with measured saves", "dcp_gds.cli.demo"),
 )
 

@@ -9,8 +9,15 @@ from pathlib import Path
 
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 
-from dcp_gds.format.footer import FOOTER_TAIL_LENGTH, Footer, decode_footer, parse_footer_tail
-from dcp_gds.format.metadata import dump_metadata, split_metadata
+from dcp_gds.format.footer import (
+    FOOTER_TAIL_LENGTH,
+    Footer,
+    decode_footer,
+    encode_footer,
+    footer_crc32,
+    parse_footer_tail,
+)
+from dcp_gds.format.metadata import ShardFileRecord, dump_metadata, split_metadata
 
 __all__ = [
     "Item",
@@ -19,6 +26,7 @@ __all__ = [
     "items_end",
     "items_of",
     "metadata_of",
+    "rewrite_footer",
     "rewrite_metadata",
 ]
 
@@ -86,6 +94,23 @@ def rewrite_metadata(path: Path, change: Callable[[Metadata], None]) -> None:
         else dump_metadata(metadata, token=trailer.token, shard_files=trailer.shard_files)
     )
     file.write_bytes(data)
+
+
+def rewrite_footer(file: Path, change: Callable[[Footer], Footer]) -> None:
+    """Change a shard file's footer as a valid one that the metadata's trailer knows."""
+    data = file.read_bytes()
+    extent = parse_footer_tail(data[-FOOTER_TAIL_LENGTH:], file_length=len(data), path=file)
+    assert extent is not None
+    encoded = encode_footer(change(footer_of(file)))
+    file.write_bytes(data[: extent.offset] + encoded)
+    metadata_file = file.with_name(".metadata")
+    _, trailer = split_metadata(metadata_file.read_bytes(), path=metadata_file)
+    assert trailer is not None
+    record = ShardFileRecord(file.name, extent.offset + len(encoded), footer_crc32(encoded))
+    records = [record if other.name == file.name else other for other in trailer.shard_files]
+    metadata_file.write_bytes(
+        dump_metadata(metadata_of(file.parent), token=trailer.token, shard_files=records)
+    )
 
 
 def flip_bit(file: Path, *, offset: int, bit: int = 0) -> None:
