@@ -13,11 +13,11 @@ from dcp_gds.format.footer import (
     FOOTER_TAIL_LENGTH,
     Footer,
     decode_footer,
-    encode_footer,
     footer_crc32,
     parse_footer_tail,
 )
 from dcp_gds.format.metadata import ShardFileRecord, dump_metadata, split_metadata
+from tests.format.footers import encode_footer
 
 __all__ = [
     "Item",
