@@ -162,12 +162,6 @@ def test_a_shard_file_of_another_save(tmp_path: Path) -> None:
     damaged(tmp_path / "one", "footer has CRC-32", one)
 
 
-def test_a_footer_of_another_token(tmp_path: Path) -> None:
-    file = saved(tmp_path)
-    rewrite_footer(file, lambda footer: dataclasses.replace(footer, token="ab" * 16))
-    damaged(tmp_path, "token", "ab" * 16, file)
-
-
 def test_an_item_that_only_the_footer_has(tmp_path: Path) -> None:
     file = saved(tmp_path)
 

@@ -6,11 +6,12 @@ progress; a process with a state of 4 GiB, watched through /proc.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from dcp_gds.checkpoint.unreferenced import KEPT_MAX
 from dcp_gds.checkpoint.verify import verify_checkpoint
@@ -20,11 +21,33 @@ from dcp_gds.io.engine import Completion, EngineName
 from tests.checkpoint.outside import peak_of
 from tests.checkpoint.rawbytes import dense_tensor
 from tests.checkpoint.shardfiles import flip_bit
-from tests.checkpoint.storage import OURS, Storage, save
+from tests.checkpoint.storage import OURS, Storage, dcp_save, save
 from tests.checkpoint.verifying import both_kinds, damaged, item_named, saved, token_of
 from tests.io.stepengine import StepEngine
+from tests.ranks import Ranks
 
 MIB = 1 << 20
+
+
+def save_as_rank(path: Path, storage: Storage) -> None:
+    """Save a tensor of this rank and one of all."""
+    rank = dist.get_rank()
+    state = {
+        f"own{rank}": dense_tensor((40, 9), torch.int16),
+        "shared": dense_tensor((7,), torch.int8),
+    }
+    dcp_save(state, storage_writer=storage.writer(path))
+
+
+@both_kinds
+def test_a_checkpoint_of_two_ranks(
+    storage: Storage, tmp_path: Path, ranks: Callable[[int], Ranks]
+) -> None:
+    """Of ours each shard file has a token of its own."""
+    ranks(2).run(save_as_rank, tmp_path, storage)
+    report = verify_checkpoint(tmp_path)
+    assert report.verdict is (Verdict.GOOD if storage is OURS else Verdict.UNCHECKED)
+    assert (report.files, report.items, report.damage_count) == (2, 3, 0)
 
 
 def save_by_rank(path: Path) -> list[str]:
