@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import os
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -138,7 +139,8 @@ class LoadRun:
             self._check_dtypes(items)
         self._total = sum(item.length for item in items)
         for path, of_file in located.items():
-            self._read_file(path, of_file)
+            with self._told_if_gone(path):
+                self._read_file(path, of_file)
 
     def close(self) -> None:
         """End the engine."""
@@ -160,7 +162,8 @@ class LoadRun:
                 "items are said to be in this file, which the metadata's trailer does not name",
                 self._path_of(name),
             )
-        with self._open_side(self._path_of(name)) as side:
+        path = self._path_of(name)
+        with self._told_if_gone(path), SideReader(path) as side:
             locator = Locator(
                 side,
                 record=record,
@@ -175,10 +178,11 @@ class LoadRun:
             self._side_moved += side.moved
         return items
 
-    def _open_side(self, path: Path) -> SideReader:
-        """Open a shard file; say what it means when it is not there."""
+    @contextlib.contextmanager
+    def _told_if_gone(self, path: Path) -> Iterator[None]:
+        """Say what it means when a shard file is not there, or not any more, to be opened."""
         try:
-            return SideReader(path)
+            yield
         except TransferError as error:
             if error.errno != errno.ENOENT:
                 raise
@@ -235,7 +239,7 @@ class LoadRun:
             file = stack.enter_context(open_shard_file(path, direct=direct))
             session = ReadSession(
                 file,
-                path.stat().st_size,
+                os.fstat(file.fd).st_size,
                 self._queue,
                 self._pool,
                 self._planner,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+import torch.distributed as dist
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import SavePlan
 
@@ -21,6 +23,7 @@ from dcp_gds.errors import (
 )
 from tests.checkpoint.refusal import refused, snapshot
 from tests.checkpoint.storage import dcp_load, dcp_save
+from tests.ranks import Ranks
 
 
 def save(path: Path, value: float, *, collectives: bool = True, **options: Any) -> GDSWriter:
@@ -112,3 +115,35 @@ def test_a_shard_file_that_is_gone_is_said_to_be_gone(tmp_path: Path) -> None:
     shard_file.unlink()
     with refused(CorruptCheckpointError, "is not there", shard_file):
         loaded(tmp_path)
+
+
+def save_one_each(path: Path) -> None:
+    """Save a tensor of this rank's own, so that there are as many shard files as ranks."""
+    dcp_save({f"x{dist.get_rank()}": torch.ones(5000)}, storage_writer=GDSWriter(path))
+
+
+def test_a_checkpoint_that_is_overwritten_between_two_files(
+    tmp_path: Path, ranks: Callable[[int], Ranks]
+) -> None:
+    """When the first one has been read, the second one, which was there, is gone."""
+    ranks(2).run(save_one_each, tmp_path)
+
+    def overwrite(done: int, total: int) -> None:
+        save(tmp_path, 2, overwrite=True)
+
+    target = {"x0": torch.zeros(5000), "x1": torch.zeros(5000)}
+    with refused(CorruptCheckpointError, "__1_0", "overwritten while", "load again"):
+        dcp_load(target, storage_reader=GDSReader(tmp_path, progress=overwrite), no_dist=True)
+    assert loaded(tmp_path) == 2
+
+
+def test_a_checkpoint_that_is_overwritten_before_its_first_file_is_opened(tmp_path: Path) -> None:
+    save(tmp_path, 1)
+    reader = GDSReader(tmp_path)
+    metadata = reader.read_metadata()
+    reader.set_up_storage_reader(metadata, is_coordinator=True)
+    planner = DefaultLoadPlanner()
+    planner.set_up_planner({"x": torch.zeros(9)}, metadata, is_coordinator=True)
+    save(tmp_path, 2, overwrite=True)
+    with refused(CorruptCheckpointError, "overwritten while", "load again"):
+        reader.read_data(planner.create_local_plan(), planner)
