@@ -224,8 +224,9 @@ class Locator:
         """Let torch.load say what is in an archive, once its description is known to be whole."""
         if footer_item is not None:
             self._check_envelope(extent, footer_item)
-        elif self._verify:
-            check_description(self._side, extent)
+        # A footer's checksums tell what was saved, and not whether that is a tensor of torch.save.
+        compare = footer_item is None and self._verify
+        check_description(self._side, extent, compare=compare)
         with self._side.view(extent) as view:
             stored = read_stored_tensor(view, archive_length=extent.length)
         payload = Extent(extent.offset + stored.storage.offset, stored.storage.length)
