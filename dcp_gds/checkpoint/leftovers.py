@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dcp_gds.errors import DcpGdsError
+from dcp_gds.checkpoint.shardpath import shard_path
+from dcp_gds.errors import CorruptCheckpointError, DcpGdsError
 from dcp_gds.format.metadata import load_metadata, safe_relative_path, split_metadata
 
 __all__ = ["Removal", "leftovers_of", "remove_files", "shard_files_of"]
@@ -94,10 +95,10 @@ def remove_files(directory: Path, names: Iterable[str]) -> Removal:
     removed = kept = 0
     for name in sorted(names):
         try:
-            (directory / name).unlink()
+            shard_path(directory, name).unlink()
         except FileNotFoundError:
             continue
-        except OSError:
+        except (OSError, CorruptCheckpointError):
             kept += 1
         else:
             removed += 1

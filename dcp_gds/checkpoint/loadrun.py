@@ -18,6 +18,7 @@ from dcp_gds.checkpoint.loaditem import LoadItem
 from dcp_gds.checkpoint.loadtarget import check_dtype
 from dcp_gds.checkpoint.locator import Envelopes, Locator
 from dcp_gds.checkpoint.readsession import ReadSession
+from dcp_gds.checkpoint.shardpath import shard_path
 from dcp_gds.checkpoint.shardreader import read_items
 from dcp_gds.checkpoint.sidereader import SideReader
 from dcp_gds.checkpoint.streamitem import load_streamed
@@ -28,7 +29,6 @@ from dcp_gds.errors import (
     TransferError,
     UnsupportedError,
 )
-from dcp_gds.format.metadata import safe_relative_path
 from dcp_gds.io.engine import EngineName
 from dcp_gds.io.selection import Selection, select_for_load, start_engine
 from dcp_gds.io.shardfile import open_shard_file
@@ -149,7 +149,7 @@ class LoadRun:
 
     def _path_of(self, name: str) -> Path:
         """Path of a shard file that the metadata name."""
-        return self._directory / safe_relative_path(name, path=self._directory)
+        return shard_path(self._directory, name)
 
     def _locate(
         self, name: str, read_items: list[ReadItem], envelopes: Envelopes

@@ -15,6 +15,7 @@ from dcp_gds.checkpoint.promiseditem import PromisedItem, promised_items
 from dcp_gds.checkpoint.region import Region, RegionKind
 from dcp_gds.checkpoint.regionscan import RegionScan
 from dcp_gds.checkpoint.shardcheck import ShardCheck
+from dcp_gds.checkpoint.shardpath import shard_path
 from dcp_gds.checkpoint.unreferenced import Unreferenced, unreferenced_in
 from dcp_gds.checkpoint.verifyreport import Findings, VerifyReport
 from dcp_gds.config import STAGING_BYTES_DEFAULT, STAGING_SLOT_BYTES, ReaderOptions
@@ -169,8 +170,13 @@ class _Verification:
         checks = []
         for name in sorted({*by_file, *records}):
             self._files.add(name)
+            try:
+                shard_file = shard_path(self._directory, name)
+            except CorruptCheckpointError as error:
+                self._findings.damage(error)
+                continue
             check = ShardCheck(
-                self._directory / name,
+                shard_file,
                 by_file.get(name, []),
                 metadata=committed.metadata,
                 trailer=trailer,
@@ -179,7 +185,7 @@ class _Verification:
                 findings=self._findings,
                 fast=self._fast,
             )
-            checks.append((self._directory / name, check, _length_of(self._directory / name)))
+            checks.append((shard_file, check, _length_of(shard_file)))
         return checks
 
     def _verify_file(self, path: Path, check: ShardCheck) -> None:
