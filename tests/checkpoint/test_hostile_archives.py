@@ -1,7 +1,8 @@
-"""An archive that asks for more memory than it has is refused before torch sees it.
+"""An archive that asks for too much memory, or contradicts itself, is refused before torch sees it.
 
 Method: the archive of a tensor in a stock checkpoint, and in one of ours with all checksums made
-right, is replaced by one that asks for gigabytes; the loads' address space is watched.
+right, is replaced by one that asks for gigabytes, or has entries twice or over each other; the
+loads' address space is watched.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import dataclasses
 import io
 import pickle
 import struct
+import warnings
 import zipfile
 import zlib
 from pathlib import Path
@@ -33,6 +35,17 @@ BYTEARRAY = START + b"c__builtin__\nbytearray\n\x8a\x05\0\0\0\0\2\x85R."
 LONG = START + b"X" + struct.pack("<I", MIB) + bytes(MIB) + b"."
 
 
+def description() -> bytes:
+    """What torch.save says of a tensor that is not contiguous, for which archives are read."""
+    file = io.BytesIO()
+    torch.save(torch.ones(3, 3).t(), file)
+    with zipfile.ZipFile(file) as archive:
+        return archive.read("archive/data.pkl")
+
+
+DESCRIPTION = description()
+
+
 def archive_with(pickled: bytes, *, method: int = zipfile.ZIP_STORED) -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", method) as archive:
@@ -41,10 +54,29 @@ def archive_with(pickled: bytes, *, method: int = zipfile.ZIP_STORED) -> bytes:
     return file.getvalue()
 
 
+def archive_with_twins() -> bytes:
+    """An archive with two entries of one name, of which readers take either."""
+    data = archive_with(DESCRIPTION)
+    file = io.BytesIO(data)
+    with zipfile.ZipFile(file, "a") as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        archive.writestr("archive/data/0", bytes(36))
+    return file.getvalue()
+
+
+def archive_that_overlaps() -> bytes:
+    """An archive whose second entry is said to begin where the first one does."""
+    data = archive_with(DESCRIPTION)
+    position = data.rindex(b"PK\x01\x02") + 42
+    return data[:position] + bytes(4) + data[position + 4 :]
+
+
 HOSTILE = {
     "a long bytearray": (archive_with(BYTEARRAY), "any amount of memory"),
     "a compressed pickle": (archive_with(LONG, method=zipfile.ZIP_DEFLATED), "method 8"),
     "a long pickle": (archive_with(START + b"N0" * 40_000 + b"N."), "has 80004 bytes"),
+    "an entry twice": (archive_with_twins(), "is there twice"),
+    "entries that share bytes": (archive_that_overlaps(), "before the end of the last one"),
     "no archive": (BYTEARRAY + archive_with(pickle.dumps(1)), "does not begin as an archive"),
 }
 
