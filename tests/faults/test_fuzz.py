@@ -44,7 +44,7 @@ MIB = 1 << 20
 # What reading costs whatever the file's size: messages, tracebacks, torch's own caches.
 ALLOWANCE_BYTES = MIB
 # Memory that others than Python allocate shows in the address space only, beside Python's own.
-ADDRESS_SPACE_BYTES = 256 * MIB
+ADDRESS_SPACE_BYTES = 1024 * MIB
 COUNTS = pytest.mark.parametrize("examples", [200, pytest.param(10_000, marks=pytest.mark.slow)])
 
 
