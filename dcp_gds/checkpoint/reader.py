@@ -16,6 +16,7 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
+from dcp_gds.checkpoint.claimedsize import check_claimed_size
 from dcp_gds.checkpoint.committed import Committed, UnreadableMetadata, read_committed
 from dcp_gds.checkpoint.loadrun import LoadRun
 from dcp_gds.checkpoint.report import LoadReport
@@ -164,6 +165,10 @@ class GDSReader(StorageReader):
         read = read_committed(self._path, rank=self._metadata_rank, allow=self._allow)
         if isinstance(read, UnreadableMetadata):
             return read
+        try:
+            check_claimed_size(read.metadata, self._path)
+        except CorruptCheckpointError as error:
+            return UnreadableMetadata(error)
         self._committed = read
         metadata = read.metadata
         if metadata.storage_meta is None:
