@@ -16,6 +16,8 @@ __all__ = ["DESCRIPTION_LENGTH_MAX", "check_description_pickle"]
 # A tensor's has some 250 bytes. A pickle of n bytes can ask for n / 6 copies of n bytes, so n has a
 # bound.
 DESCRIPTION_LENGTH_MAX = 64 << 10
+# torch.load warns of any other.
+_PROTOCOL = 2
 # bytearray(n) is n bytes long, and encode(encode(x, "hex"), "hex") four times as long as x.
 _GROWING = frozenset({"bytearray", "encode"})
 _NAMING = frozenset({"GLOBAL", "INST", "STACK_GLOBAL"})
@@ -31,6 +33,11 @@ def check_description_pickle(data: bytes) -> None:
     """
     try:
         for opcode, argument, _ in pickletools.genops(data):
+            if opcode.name == "PROTO" and argument != _PROTOCOL:
+                raise CorruptCheckpointError(
+                    f"the archive's description has pickle protocol {argument}, torch.save writes"
+                    f" {_PROTOCOL}"
+                )
             # torch.load does not know STACK_GLOBAL, whose names are on the stack.
             if opcode.name not in _NAMING:
                 continue

@@ -49,12 +49,18 @@ def test_descriptions_of_tensors_pass(make: Callable[[], torch.Tensor]) -> None:
         START + b"c__builtin__\nbytearray\n\x8a\x05\0\0\0\0\2\x85R.",
         START + b"(i__builtin__\nbytearray\n.",
         START + b"c_codecs\nencode\nX\1\0\0\0xX\3\0\0\0hex\x86R.",
-        pickle.dumps(bytearray, protocol=4),
+        START + b"X\10\0\0\0builtinsX\11\0\0\0bytearray\x93.",
     ],
 )
 def test_what_grows_is_refused(pickled: bytes) -> None:
     with pytest.raises(CorruptCheckpointError, match="any amount of memory"):
         check_description_pickle(pickled)
+
+
+@pytest.mark.parametrize("protocol", [3, 4, 5])
+def test_another_protocol_is_refused(protocol: int) -> None:
+    with pytest.raises(CorruptCheckpointError, match=f"protocol {protocol}, torch.save writes 2"):
+        check_description_pickle(pickle.dumps(1, protocol=protocol))
 
 
 @pytest.mark.parametrize("pickled", [b"", b"\xff.", START + b"X\xff\xff\xff\x7fabc.", START + b"N"])
