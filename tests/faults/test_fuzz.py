@@ -45,7 +45,7 @@ MIB = 1 << 20
 ALLOWANCE_BYTES = MIB
 # Memory that others than Python allocate shows in the address space only, beside Python's own.
 ADDRESS_SPACE_BYTES = 1024 * MIB
-COUNTS = pytest.mark.parametrize("examples", [200, pytest.param(10_000, marks=pytest.mark.slow)])
+COUNTS = pytest.mark.parametrize("examples", [200, pytest.param(2_000, marks=pytest.mark.slow)])
 
 
 def saved(value: object) -> bytes:
