@@ -23,9 +23,9 @@ LEVELS = {
     "dcp_gds.config": 1,
     "dcp_gds.format": 2,
     "dcp_gds.hostmem.budget": 2,
+    "dcp_gds.hostmem": 3,
     "dcp_gds.io": 3,
     "dcp_gds.preflight": 4,
-    "dcp_gds.hostmem": 4,
     "dcp_gds.checkpoint": 4,
     # The public face; commands are users of it.
     "dcp_gds": 5,
@@ -38,7 +38,13 @@ ONLY_IMPORTER = {
 }
 NOT_ON_A_BARE_NODE = ("torch", "numpy", "kvikio", "cupy", "dcp_gds._core")
 # Rooms that must run there; commands import what they need only when they run.
-RUNS_ON_A_BARE_NODE = ("dcp_gds", "dcp_gds.errors", "dcp_gds.config", "dcp_gds.preflight")
+RUNS_ON_A_BARE_NODE = (
+    "dcp_gds",
+    "dcp_gds.errors",
+    "dcp_gds.config",
+    "dcp_gds.hostmem",
+    "dcp_gds.preflight",
+)
 ENTRY_POINT = "dcp_gds.cli.main"
 BLOCK = f"import sys\nsys.modules.update(dict.fromkeys({NOT_ON_A_BARE_NODE}))\n"
 

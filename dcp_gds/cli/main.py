@@ -50,6 +50,7 @@ class CommandModule(Protocol):
 COMMANDS = (
     Command("ls", "list what a checkpoint holds", "dcp_gds.cli.ls"),
     Command("verify", "check a checkpoint for damage", "dcp_gds.cli.verify"),
+    Command("watch", "watch the host's memory while it trains", "dcp_gds.cli.watch"),
     Command("demo", "train, get killed, resume: with measured saves", "dcp_gds.cli.demo"),
 )
 

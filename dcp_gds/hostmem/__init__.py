@@ -1,0 +1,1 @@
+"""Host memory: what the kernel does with it while checkpoints are saved, and how much they need."""
