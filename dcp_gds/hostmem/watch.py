@@ -188,11 +188,11 @@ class HostMemoryWatch:
         self._to_log(Save(end_s - change.seconds, end_s, facts))
         return report
 
-    def tick(self) -> None:
-        """Take one sample now."""
+    def tick(self, *, complete: bool = True) -> None:
+        """Take one sample now; `complete` as in `Sampler.sample`."""
         # Read under the lock: samples are added in the order in which they were read.
         with self._own_lock():
-            sample = self._sampler.sample()
+            sample = self._sampler.sample(complete=complete)
             self._add(sample)
         self._to_log(sample)
 
@@ -273,5 +273,5 @@ def _sample_until(
         owner = watch()
         if owner is None:
             return
-        owner.tick()
+        owner.tick(complete=False)
         del owner
