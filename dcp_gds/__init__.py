@@ -16,14 +16,24 @@ if TYPE_CHECKING:
     from dcp_gds.checkpoint.reader import GDSReader
     from dcp_gds.checkpoint.report import LoadReport, SaveReport
     from dcp_gds.checkpoint.writer import GDSWriter
+    from dcp_gds.hostmem.watch import HostMemoryWatch
 
     __version__: str
 
-__all__ = ["GDSReader", "GDSWriter", "LoadReport", "SaveReport", "__version__", "errors"]
+__all__ = [
+    "GDSReader",
+    "GDSWriter",
+    "HostMemoryWatch",
+    "LoadReport",
+    "SaveReport",
+    "__version__",
+    "errors",
+]
 
 _HOMES = {
     "GDSReader": "dcp_gds.checkpoint.reader",
     "GDSWriter": "dcp_gds.checkpoint.writer",
+    "HostMemoryWatch": "dcp_gds.hostmem.watch",
     "LoadReport": "dcp_gds.checkpoint.report",
     "SaveReport": "dcp_gds.checkpoint.report",
 }

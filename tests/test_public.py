@@ -23,7 +23,10 @@ from dcp_gds.config import (
 from dcp_gds.errors import ConfigError
 from tests.layers import sources_of_package
 
-FACE = ["GDSReader", "GDSWriter", "LoadReport", "SaveReport", "__version__", "errors"]
+FACE = [
+    *("GDSReader", "GDSWriter", "HostMemoryWatch", "LoadReport", "SaveReport"),
+    *("__version__", "errors"),
+]
 WRONG_OPTIONS = [
     ("engine", "fast"),
     ("engine", None),

@@ -6,6 +6,8 @@ import dataclasses
 import json
 from dataclasses import dataclass
 
+from dcp_gds.hostmem.memoryreport import MemoryReport
+
 __all__ = ["LoadReport", "SaveReport"]
 
 
@@ -83,6 +85,9 @@ class SaveReport(_TransferReport):
     files_removed, files_kept
         Files that this rank's commit has removed, and those that it could not: shard files of the
         replaced checkpoint, and what killed and failed saves have left in the directory.
+    host_memory
+        What the host's memory went through from the save's begin to the last durable byte, with a
+        verdict and advice.
     """
 
     sync_seconds: float = 0.0
@@ -91,6 +96,7 @@ class SaveReport(_TransferReport):
     committed: bool = False
     files_removed: int = 0
     files_kept: int = 0
+    host_memory: MemoryReport | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
@@ -17,6 +16,7 @@ from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from dcp_gds.checkpoint import commit
+from dcp_gds.checkpoint.currentsave import CurrentSave
 from dcp_gds.checkpoint.report import SaveReport
 from dcp_gds.checkpoint.savecommit import commit_save
 from dcp_gds.checkpoint.saveitem import look_at_items
@@ -31,28 +31,13 @@ from dcp_gds.config import (
     TRANSFER_BYTES_DEFAULT,
     WriterOptions,
 )
-from dcp_gds.errors import ConfigError, DcpGdsError
+from dcp_gds.errors import ConfigError
 from dcp_gds.format.envelope import EnvelopeCache
-from dcp_gds.io.selection import Selection, select_for_save
+from dcp_gds.hostmem.watch import HostMemoryWatch
+from dcp_gds.io.selection import select_for_save
 from dcp_gds.io.staging import StagingPool
 
 __all__ = ["GDSWriter"]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Save:
-    """What belongs to the save at hand."""
-
-    token: str
-    rank: int = 0
-    use_collectives: bool = True
-    selection: Selection | None = None
-    stage_error: DcpGdsError | None = None
-
-    @property
-    def metadata_rank(self) -> int | None:
-        """The rank whose own metadata file is written; None for the checkpoint's."""
-        return None if self.use_collectives else self.rank
 
 
 class GDSWriter(StorageWriter, CopyStager):
@@ -85,6 +70,8 @@ class GDSWriter(StorageWriter, CopyStager):
     progress
         Called with (bytes done, bytes in total) of this rank's shard file as its transfers are
         done.
+    watch
+        Samples the host's memory during each save; the writer has its own if none is given.
     on_commit
         Called with the directory on the coordinator, once the checkpoint is durable. What it
         raises becomes a warning: the checkpoint is there.
@@ -108,6 +95,7 @@ class GDSWriter(StorageWriter, CopyStager):
         transfer_bytes: int = TRANSFER_BYTES_DEFAULT,
         progress: Callable[[int, int], None] | None = None,
         on_commit: Callable[[Path], None] | None = None,
+        watch: HostMemoryWatch | None = None,
     ) -> None:
         CopyStager.__init__(self)
         self._options = WriterOptions(
@@ -122,9 +110,10 @@ class GDSWriter(StorageWriter, CopyStager):
         self._path = Path(path)
         self._progress = progress
         self._on_commit = on_commit
+        self._watch = HostMemoryWatch() if watch is None else watch
         self._envelopes = EnvelopeCache(checksum=checksum)
         self._pool: StagingPool | None = None
-        self._save: _Save | None = None
+        self._save: CurrentSave | None = None
         self._report: SaveReport | None = None
         self._closed = False
 
@@ -141,6 +130,7 @@ class GDSWriter(StorageWriter, CopyStager):
     def close(self) -> None:
         """Give back staging memory. May be called twice; a save after it raises ConfigError."""
         self._closed = True
+        self._watch.abandon_save()
         if self._pool is not None:
             self._pool.close()
             self._pool = None
@@ -148,12 +138,7 @@ class GDSWriter(StorageWriter, CopyStager):
     def __enter__(self) -> GDSWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @classmethod
@@ -171,7 +156,8 @@ class GDSWriter(StorageWriter, CopyStager):
         if self._closed:
             raise ConfigError(f"the writer of {self._path} is closed")
         self._report = None
-        self._save = _Save(secrets.token_hex(16), stage_error=self.take_stage_error())
+        self._save = CurrentSave(secrets.token_hex(16), stage_error=self.take_stage_error())
+        self._watch.begin_save()
         return StorageMeta(checkpoint_id=self.checkpoint_id, save_id=self._save.token)
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
@@ -208,6 +194,23 @@ class GDSWriter(StorageWriter, CopyStager):
             With path, extent and errno, or the item's name. Nothing of this save is left behind.
         """
         save = self._current_save()
+        future: Future[list[WriteResult]] = Future()
+        try:
+            future.set_result(self._write_shard(save, plan, planner))
+        finally:  # However it ends, the thread that samples must not go on.
+            memory = self._watch.end_save(
+                staging_bytes=self._options.staging_bytes_max,
+                engine=save.selection.engine if save.selection else None,
+                path=self.checkpoint_id,
+            )
+        assert self._report is not None, "what was written has been reported"
+        self._report = dataclasses.replace(self._report, host_memory=memory)
+        return future
+
+    def _write_shard(
+        self, save: CurrentSave, plan: SavePlan, planner: SavePlanner
+    ) -> list[WriteResult]:
+        """Write the items and report it."""
         assert save.selection is not None
         began = time.perf_counter()
         self._envelopes.renew()
@@ -257,9 +260,7 @@ class GDSWriter(StorageWriter, CopyStager):
             checksums=self._options.checksum,
             synced=self._options.sync,
         )
-        future: Future[list[WriteResult]] = Future()
-        future.set_result(results)
-        return future
+        return results
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Publish `.metadata`, on the coordinator, or on every rank without collectives.
@@ -285,7 +286,7 @@ class GDSWriter(StorageWriter, CopyStager):
         if self._on_commit is not None:
             commit.call_back(self._on_commit, self._path)
 
-    def _current_save(self) -> _Save:
+    def _current_save(self) -> CurrentSave:
         """The save at hand; DCP has begun it by `storage_meta`."""
         assert self._save is not None, "DCP calls storage_meta before anything else"
         return self._save

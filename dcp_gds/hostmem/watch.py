@@ -82,7 +82,7 @@ class HostMemoryWatch:
         self._save: Tally | None = None
         self._save_began_s: float | None = None
         self._saves_interval_s: float | None = None
-        self._saves = 0
+        self._begun = self._saves = 0
         self._last_report: MemoryReport | None = None
         self._forget_thread()
 
@@ -145,10 +145,10 @@ class HostMemoryWatch:
     @contextlib.contextmanager
     def iteration(self) -> Iterator[None]:
         """Measure one iteration of the training: the time in the block."""
-        began_s, in_save = time.monotonic(), self._save is not None
+        began_s, begun, in_save = time.monotonic(), self._begun, self._save is not None
         yield
         ended_s = time.monotonic()
-        in_save = in_save or self._save is not None
+        in_save = in_save or self._begun != begun
         self._times.add(ended_s - began_s, in_save=in_save)
         self._to_log(Iteration(ended_s, ended_s - began_s, in_save))
 
@@ -159,6 +159,7 @@ class HostMemoryWatch:
             if self._save_began_s is not None:
                 self._saves_interval_s = sample.time_s - self._save_began_s
             self._save_began_s = sample.time_s
+            self._begun += 1
             self._add(sample)
             self._save = Tally(sample)
         self._to_log(sample)
@@ -187,6 +188,13 @@ class HostMemoryWatch:
         facts = {"path": path, "engine": engine, "verdict": report.verdict, "pid": os.getpid()}
         self._to_log(Save(end_s - change.seconds, end_s, facts))
         return report
+
+    def abandon_save(self) -> None:
+        """End a save that never came to its end, if there is one, without judging it."""
+        with self._own_lock():
+            begun, self._save = self._save is not None, None
+        if begun and not self._started:
+            self._rest()
 
     def tick(self, *, complete: bool = True) -> None:
         """Take one sample now; `complete` as in `Sampler.sample`."""

@@ -72,6 +72,19 @@ def test_a_save_is_judged_by_what_happened_in_it(tmp_path: Path) -> None:
     assert (watch.saves, watch.last_report) == (1, report)
 
 
+def test_a_save_that_never_ends(tmp_path: Path) -> None:
+    watch = HostMemoryWatch(root=tmp_path)
+    watch.abandon_save()
+    watch.begin_save()
+    watch.abandon_save()
+    assert threads() == []
+    assert watch.end_save() is None
+    with HostMemoryWatch(root=tmp_path) as started:
+        started.begin_save()
+        started.abandon_save()
+        assert len(threads()) == 1
+
+
 def test_the_time_between_saves_is_in_the_advice(tmp_path: Path) -> None:
     files = HostFiles(tmp_path / "host")
     watch = HostMemoryWatch(root=files.root)
