@@ -57,10 +57,19 @@ def _ceilings(change: Change, *, staging_bytes: int | None, interval_s: float | 
         )
     if not ways:
         ways.append("use smaller buffers for checkpoints or save less often")
+    return " or ".join(ways) + _room(change)
+
+
+def _room(change: Change) -> str:
+    """How little room there was at the worst moment, the host's or its cgroup's."""
     free = change.low.get("available_bytes")
+    limit, used = (change.last.get("cgroup_limit_bytes"), change.high.get("cgroup_bytes"))
+    if limit is not None and used is not None and (free is None or limit - used < free):
+        left, of = format_bytes(max(limit - used, 0)), format_bytes(limit)
+        return f": only {left} of the memory cgroup's {of} were free at the worst moment"
     if free is None:
-        return " or ".join(ways)
-    return f"{' or '.join(ways)}: only {format_bytes(free)} were available at the worst moment"
+        return ""
+    return f": only {format_bytes(free)} were available at the worst moment"
 
 
 def _page_cache_has_a_part(change: Change) -> bool:
