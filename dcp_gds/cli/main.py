@@ -52,6 +52,7 @@ COMMANDS = (
     Command("verify", "check a checkpoint for damage", "dcp_gds.cli.verify"),
     Command("watch", "watch the host's memory while it trains", "dcp_gds.cli.watch"),
     Command("sysctl", "show and set the kernel's memory settings", "dcp_gds.cli.sysctl"),
+    Command("plan", "size host memory for a state", "dcp_gds.cli.plan"),
     Command("demo", "train, get killed, resume: with measured saves", "dcp_gds.cli.demo"),
 )
 
