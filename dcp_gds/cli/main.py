@@ -53,6 +53,7 @@ COMMANDS = (
     Command("watch", "watch the host's memory while it trains", "dcp_gds.cli.watch"),
     Command("sysctl", "show and set the kernel's memory settings", "dcp_gds.cli.sysctl"),
     Command("plan", "size host memory for a state", "dcp_gds.cli.plan"),
+    Command("report", "draw recorded runs as a page", "dcp_gds.cli.report"),
     Command("demo", "train, get killed, resume: with measured saves", "dcp_gds.cli.demo"),
 )
 

@@ -19,7 +19,7 @@ from dcp_gds.hostmem.vmstat import (
     parse_pressure,
 )
 
-__all__ = ["Sample", "Sampler"]
+__all__ = ["SLOW_INTERVAL_S", "Sample", "Sampler"]
 
 COUNTERS = (
     "pgscan_kswapd",
