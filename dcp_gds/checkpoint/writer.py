@@ -157,7 +157,7 @@ class GDSWriter(StorageWriter, CopyStager):
             raise ConfigError(f"the writer of {self._path} is closed")
         self._report = None
         self._save = CurrentSave(secrets.token_hex(16), stage_error=self.take_stage_error())
-        self._watch.begin_save()
+        self._watch.begin_save(follow=False)
         return StorageMeta(checkpoint_id=self.checkpoint_id, save_id=self._save.token)
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
@@ -195,8 +195,9 @@ class GDSWriter(StorageWriter, CopyStager):
         """
         save = self._current_save()
         future: Future[list[WriteResult]] = Future()
+        self._watch.follow_save()
         try:
-            future.set_result(self._write_shard(save, plan, planner))
+            future.set_result(self._write(save, plan, planner))
         finally:  # However it ends, the thread that samples must not go on.
             memory = self._watch.end_save(
                 staging_bytes=self._options.staging_bytes_max,
@@ -207,9 +208,7 @@ class GDSWriter(StorageWriter, CopyStager):
         self._report = dataclasses.replace(self._report, host_memory=memory)
         return future
 
-    def _write_shard(
-        self, save: CurrentSave, plan: SavePlan, planner: SavePlanner
-    ) -> list[WriteResult]:
+    def _write(self, save: CurrentSave, plan: SavePlan, planner: SavePlanner) -> list[WriteResult]:
         """Write the items and report it."""
         assert save.selection is not None
         began = time.perf_counter()

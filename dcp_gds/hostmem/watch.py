@@ -152,8 +152,8 @@ class HostMemoryWatch:
         self._times.add(ended_s - began_s, in_save=in_save)
         self._to_log(Iteration(ended_s, ended_s - began_s, in_save))
 
-    def begin_save(self) -> None:
-        """Sample for a save from now on. What began before and has not ended counts no more."""
+    def begin_save(self, *, follow: bool = True) -> None:
+        """Sample for a save, once or from now on. One that has not ended is dropped."""
         with self._own_lock():
             sample = self._sampler.sample()
             if self._save_began_s is not None:
@@ -163,6 +163,11 @@ class HostMemoryWatch:
             self._add(sample)
             self._save = Tally(sample)
         self._to_log(sample)
+        if follow:
+            self.follow_save()
+
+    def follow_save(self) -> None:
+        """Sample until the save ends. A save that fails while it is planned never gets here."""
         self._run()
 
     def end_save(
