@@ -1,4 +1,5 @@
-"""Rules of the whole run: a skip in CI is a failure, and a failure says enough and no more; ranks.
+"""Rules of the whole run: a skip in CI is a failure, and a failure says enough and no more; what
+many tests share.
 
 CI has every capability that a test can ask for, but a GPU and much time. A skip there means that
 something went missing from the machine, and with it the proof.
@@ -13,6 +14,7 @@ from collections.abc import Callable, Generator, Iterator
 import pytest
 from hypothesis import settings
 
+from tests.gdssim.build import Libraries, build
 from tests.ranks import EXPECTED_WARNINGS, Ranks
 
 MAY_SKIP_IN_CI = ("gpu", "slow")
@@ -74,6 +76,12 @@ def ranks() -> Iterator[Callable[[int], Ranks]]:
     yield lambda world_size: groups.setdefault(world_size, Ranks(world_size))
     for group in groups.values():
         group.close()
+
+
+@pytest.fixture(scope="session")
+def gdssim(tmp_path_factory: pytest.TempPathFactory) -> Libraries:
+    """The simulated libcuda and libcufile; only child processes load them."""
+    return build(tmp_path_factory.mktemp("gdssim"))
 
 
 def _fail_skip_in_ci(report: pytest.TestReport | pytest.CollectReport) -> None:

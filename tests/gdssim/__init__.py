@@ -1,0 +1,1 @@
+"""Simulated libcuda and libcufile: kvikio takes its cuFile path without a GPU."""
