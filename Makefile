@@ -69,6 +69,7 @@ $(VENV)/.tools: pyproject.toml .ci/constraints.txt
 	sed '$(if $(TORCH),s/^torch==.*/torch==$(TORCH)/)' .ci/constraints.txt > $(VENV)/constraints.txt
 	$(PIP) install -c $(VENV)/constraints.txt pip
 	$(PIP) install -c $(VENV)/constraints.txt --group dev
+	$(PIP) install -c $(VENV)/constraints.txt --no-deps kvikio-cu13 libkvikio-cu13
 	touch $@
 
 # Editable: Python changes need no new installation, and this rule sees those of csrc. The build tools
