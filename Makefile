@@ -63,6 +63,8 @@ clean:
 
 # The stamps make a second run start at once. Constraints hold every version, torch's first of all: an open
 # range would bring the newest one and gigabytes of CUDA libraries with it.
+# NVRTC compiles the CUDA source of the tests. It is pinned here and not in the constraints: a torch for CUDA
+# brings a version of its own, and takes this one's place.
 $(VENV)/.tools: pyproject.toml .ci/constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
@@ -70,6 +72,7 @@ $(VENV)/.tools: pyproject.toml .ci/constraints.txt
 	$(PIP) install -c $(VENV)/constraints.txt pip
 	$(PIP) install -c $(VENV)/constraints.txt --group dev
 	$(PIP) install -c $(VENV)/constraints.txt --no-deps kvikio-cu13 libkvikio-cu13
+	$(PIP) install --no-deps nvidia-cuda-nvrtc==13.5.37
 	touch $@
 
 # Editable: Python changes need no new installation, and this rule sees those of csrc. The build tools
