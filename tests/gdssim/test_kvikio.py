@@ -7,6 +7,7 @@ value that the call returned, or the type and text of what it raised.
 from __future__ import annotations
 
 import errno
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -137,6 +138,31 @@ def short_transfers(simulator: Simulator, path: str) -> None:
         assert transfer(path, buffer, READ) == moved
 
 
+def one_of_several(simulator: Simulator, path: str) -> None:
+    buffer, data = prepared(simulator, path)
+    for index in range(4):
+        simulator.inject(Fault(function="cuFileWrite", skip=index, error=errno.EIO))
+        seen = [outcome(lambda: transfer(path, buffer, WRITE)) for _ in range(4)]
+        failed = [number for number, each in enumerate(seen) if "Input/output error" in each]
+        assert failed == [index]
+        assert simulator.faults("cuFileWrite") == 1
+        simulator.reset()
+    # Each is whole or nothing here: the failed one can be done again.
+    assert Path(path).read_bytes() == data
+
+
+def driver_errors(simulator: Simulator, path: str) -> None:
+    import kvikio.cufile_driver
+
+    buffer, _ = prepared(simulator, path)
+    simulator.inject(Fault(function="cuFileDriverOpen", result=5001))
+    assert "nvidia-fs driver is not loaded" in outcome(kvikio.cufile_driver.driver_open)
+    # A CUDA error while it waits for the NULL stream comes before the transfer.
+    simulator.inject(Fault(function="cuStreamSynchronize", result=719))
+    assert "CUDA error" in outcome(lambda: transfer(path, buffer, WRITE))
+    assert simulator.calls("cuFileWrite") == 0
+
+
 def handle_errors(simulator: Simulator, path: str) -> None:
     buffer, _ = prepared(simulator, path)
     for result, text in HANDLE_ERRORS:
@@ -185,12 +211,23 @@ def misuse(simulator: Simulator, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "target", [transfer_errors, short_transfers, handle_errors, registration_errors, misuse]
+    "target",
+    [
+        transfer_errors,
+        short_transfers,
+        one_of_several,
+        driver_errors,
+        handle_errors,
+        registration_errors,
+        misuse,
+    ],
 )
 def test_kvikio_raises_what_we_rely_on(
     gdssim: Libraries, tmp_path: Path, target: Callable[[Simulator, str], None]
 ) -> None:
     run_in_child(Machine(libraries=gdssim), target, str(tmp_path / "file"))
+    # Nor does the process that runs the tests ever load the libraries.
+    assert str(gdssim.cuda) not in Path("/proc/self/maps").read_text()
 
 
 def waits_for_the_null_stream(simulator: Simulator, path: str) -> None:
@@ -223,6 +260,17 @@ def test_a_process_whose_driver_open_hangs_can_be_ended(gdssim: Libraries) -> No
         assert process.stdout.readline() == b"here\n"
         assert process.poll() is None
         process.kill()
+
+
+def test_a_driver_open_that_aborts_ends_its_process_only(gdssim: Libraries) -> None:
+    abort = Fault(function="cuFileDriverOpen", action=Action.ABORT)
+    done = subprocess.run(
+        [sys.executable, "-c", "import kvikio.cufile_driver as driver; driver.driver_open()"],
+        env=Machine(libraries=gdssim, faults=[abort]).variables(),
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGABRT
 
 
 SAVE_ON_CPU = """
