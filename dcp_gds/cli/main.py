@@ -48,6 +48,7 @@ class CommandModule(Protocol):
 # Most commands need torch, whose import takes seconds and which some nodes lack: `--help` and the
 # commands that do not need it must not wait for it.
 COMMANDS = (
+    Command("check", "tell how this node writes to a path", "dcp_gds.cli.check"),
     Command("ls", "list what a checkpoint holds", "dcp_gds.cli.ls"),
     Command("verify", "check a checkpoint for damage", "dcp_gds.cli.verify"),
     Command("watch", "watch the host's memory while it trains", "dcp_gds.cli.watch"),

@@ -1,0 +1,79 @@
+"""A probe says what a save then does, however it ends, and leaves nothing behind.
+
+Method: real filesystems, where the verdict is compared with what the writer selects; programs that
+hang, abort and die in a probe's place.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from dcp_gds.errors import TransferError
+from dcp_gds.io.engine import EngineName
+from dcp_gds.io.selection import select_for_save
+from dcp_gds.preflight.check import check_path
+from dcp_gds.preflight.finding import Route
+from dcp_gds.preflight.host import Host
+from dcp_gds.preflight.pathfacts import PathFacts, _run, probe_path
+from tests.filesystems import KINDS, Mounts, read_only_mount
+
+
+def route_to(path: Path) -> Route:
+    """The verdict on a path here, where no GPU is looked for."""
+    facts = probe_path(str(path), write=True)
+    return check_path(str(path), Host(), facts, environment={}).route
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("kind", KINDS)
+def test_verdict_agrees_with_what_a_save_selects(kind: str, mounts: Mounts) -> None:
+    directory = mounts.directory(kind)
+    direct = route_to(directory) not in (Route.BUFFERED, Route.NONE)
+    assert list(directory.iterdir()) == []
+    selected = select_for_save(directory, requested="auto").engine
+    assert direct == (selected is EngineName.DIRECT)
+
+
+@pytest.mark.root
+def test_read_only_directory_is_said_to_be_one(tmp_path: Path) -> None:
+    with read_only_mount(tmp_path) as path:
+        assert route_to(path) is Route.NONE
+        with pytest.raises(TransferError):
+            select_for_save(path, requested="auto")
+
+
+@pytest.mark.root
+def test_full_disk_is_said_to_be_one(mounts: Mounts) -> None:
+    directory = mounts.directory("ext4")
+    free = shutil.disk_usage(directory).free
+    # The last blocks of the filesystem are its own: take what is left in ever smaller pieces.
+    for number, length in enumerate((free - (1 << 20), *[4096] * 300)):
+        with suppress(OSError), (directory / f"ballast-{number}").open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, length)
+    with pytest.raises(TransferError):
+        select_for_save(directory, requested="auto")
+    assert route_to(directory) is Route.NONE
+
+
+@pytest.mark.parametrize(
+    ("code", "failure"),
+    [
+        ("import signal; signal.pause()", "did not answer within 0.5 s"),
+        ("import os; os.abort()", "was ended by SIGABRT"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGFPE)", "was ended by SIGFPE"),
+        ("raise SystemExit(3)", "ended with status 3 and no answer"),
+        ("print('{')", "ended with status 0 and no answer"),
+    ],
+)
+def test_a_probe_that_dies_is_a_finding(code: str, failure: str) -> None:
+    facts = _run([sys.executable, "-S", "-c", code], timeout_s=0.5 if "pause" in code else 20.0)
+    assert facts == PathFacts({}, failure)
+    verdict = check_path("/data", Host(), facts, environment={})
+    assert verdict.route is Route.NONE
+    assert failure in verdict.reason
