@@ -6,12 +6,15 @@ hang, abort and die in a probe's place.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from dcp_gds.errors import TransferError
@@ -21,7 +24,10 @@ from dcp_gds.preflight.check import check_path
 from dcp_gds.preflight.finding import Route
 from dcp_gds.preflight.host import Host
 from dcp_gds.preflight.pathfacts import PathFacts, _run, probe_path
-from tests.filesystems import KINDS, Mounts, read_only_mount
+from tests.filesystems import KINDS, Mounts, missing, read_only_mount
+
+# linux/fs.h: MNT_DETACH.
+LAZY = 2
 
 
 def route_to(path: Path) -> Route:
@@ -77,3 +83,35 @@ def test_a_probe_that_dies_is_a_finding(code: str, failure: str) -> None:
     verdict = check_path("/data", Host(), facts, environment={})
     assert verdict.route is Route.NONE
     assert failure in verdict.reason
+
+
+@contextmanager
+def blocked_mount(point: Path) -> Iterator[Path]:
+    """A FUSE filesystem whose server never answers."""
+    if os.geteuid() != 0 or not Path("/dev/fuse").exists():
+        missing("root and /dev/fuse")
+    libc = ctypes.CDLL(None, use_errno=True)
+    point.mkdir()
+    server = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        options = f"fd={server},rootmode=40000,user_id=0,group_id=0".encode()
+        if libc.mount(b"fuse", os.fsencode(point), b"fuse", 0, options) != 0:
+            missing(f"a kernel that mounts FUSE: {os.strerror(ctypes.get_errno())}")
+        try:
+            yield point
+        finally:
+            libc.umount2(os.fsencode(point), LAZY)
+    finally:
+        # Without a server the kernel ends whoever waits for it.
+        os.close(server)
+
+
+@pytest.mark.root
+def test_a_mount_that_does_not_answer_is_a_finding_and_leaves_no_process(tmp_path: Path) -> None:
+    before = {child.pid for child in psutil.Process().children()}
+    with blocked_mount(tmp_path / "mount") as path:
+        facts = probe_path(str(path), write=True, timeout_s=0.5)
+        verdict = check_path(str(path), Host(), facts, environment={})
+    assert verdict.route is Route.NONE
+    assert "did not answer within 0.5 s" in verdict.reason
+    assert {child.pid for child in psutil.Process().children()} <= before
