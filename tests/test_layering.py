@@ -23,6 +23,7 @@ LEVELS = {
     "dcp_gds.config": 1,
     "dcp_gds.format": 2,
     "dcp_gds.hostmem.budget": 2,
+    "dcp_gds.hostmem.cgrouplimit": 1,
     "dcp_gds.hostmem": 3,
     "dcp_gds.io": 3,
     "dcp_gds.preflight": 4,
