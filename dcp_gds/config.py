@@ -62,9 +62,17 @@ class TransferOptions:
 class WriterOptions(TransferOptions):
     """Options of `GDSWriter`."""
 
+    host_bytes_max: int | None = None
+    host_memory_fraction: float | None = None
     overwrite: bool = False
     checksum: bool = True
     sync: bool = True
+
+    def __post_init__(self) -> None:
+        # Not super(): a slotted dataclass is another class than the one that the compiler saw.
+        TransferOptions.__post_init__(self)
+        if self.host_bytes_max is not None:
+            _check_int("host_bytes_max", self.host_bytes_max, low=0, high=None)
 
 
 @dataclass(frozen=True, slots=True)

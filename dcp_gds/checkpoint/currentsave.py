@@ -1,10 +1,10 @@
-"""Currentsave: what belongs to the save at hand."""
+"""Current save: what belongs to the save at hand."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dcp_gds.errors import DcpGdsError
+from dcp_gds.checkpoint.sources import Sources
 from dcp_gds.io.selection import Selection
 
 __all__ = ["CurrentSave"]
@@ -22,15 +22,15 @@ class CurrentSave:
         As DCP has told them.
     selection
         The engine; None before DCP has told the rank.
-    stage_error
-        Why `stage` failed, which the rank's plan has to tell.
+    sources
+        What an asynchronous save has yet to read; None of a save whose caller waits for all of it.
     """
 
     token: str
     rank: int = 0
     use_collectives: bool = True
     selection: Selection | None = None
-    stage_error: DcpGdsError | None = None
+    sources: Sources | None = None
 
     @property
     def metadata_rank(self) -> int | None:

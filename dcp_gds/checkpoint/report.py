@@ -6,9 +6,14 @@ import dataclasses
 import json
 from dataclasses import dataclass
 
+from dcp_gds.checkpoint.blocked import Blocked
 from dcp_gds.hostmem.memoryreport import MemoryReport
 
-__all__ = ["LoadReport", "SaveReport"]
+__all__ = ["LoadReport", "SaveReport", "with_blocked"]
+
+_GIB = 1 << 30
+# Less than that is not worth a reason.
+_BLOCKED_S_MIN = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,24 @@ class SaveReport(_TransferReport):
         Whether CRC-32s were computed.
     synced
         Whether the data were synced; False means that a power cut may lose them.
+    blocked_seconds
+        How long an asynchronous save held its trainer: in `async_save`, before the step of a
+        guarded optimizer, and in `wait_sources`.
+    blocked_plan_seconds, blocked_copy_seconds, blocked_drive_seconds
+        The parts of it in which DCP planned, tensors were copied, and tensors that found no room
+        were written from their own memory.
+    blocked_reason
+        One sentence when the drive was the cause; else empty.
+    host_bytes_max
+        The ceiling for copies of the state; 0 for a synchronous save.
+    copied_bytes, direct_bytes
+        Bytes of tensors that were copied in host memory by an asynchronous save, and of large ones
+        that were written from their own memory while the trainer waited.
+    metadata_seconds
+        What committing took, on the rank that did it: `.metadata`, syncs and removing old files.
+    durable_seconds
+        From the call until all was durable that this rank knows of: the whole checkpoint on the
+        rank that committed it, on others their shard file.
     committed
         True on the rank that published `.metadata`, once it has; False before, and on every other
         rank.
@@ -97,6 +120,16 @@ class SaveReport(_TransferReport):
     files_removed: int = 0
     files_kept: int = 0
     host_memory: MemoryReport | None = None
+    blocked_seconds: float = 0.0
+    blocked_plan_seconds: float = 0.0
+    blocked_copy_seconds: float = 0.0
+    blocked_drive_seconds: float = 0.0
+    blocked_reason: str = ""
+    host_bytes_max: int = 0
+    copied_bytes: int = 0
+    direct_bytes: int = 0
+    metadata_seconds: float = 0.0
+    durable_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,3 +150,22 @@ class LoadReport(_TransferReport):
     def bytes_read(self) -> int:
         """Bytes asked of the kernel, rounding to blocks included."""
         return sum(self.bytes_by_engine.values())
+
+
+def with_blocked(report: SaveReport, blocked: Blocked) -> SaveReport:
+    """The report with how long the trainer was held, and why if the drive was the cause."""
+    reason = ""
+    if report.direct_bytes and blocked.drive_seconds >= _BLOCKED_S_MIN:
+        rate = report.direct_bytes / blocked.drive_seconds / 1e9
+        reason = (
+            f"blocked {blocked.seconds:.1f} s because {report.direct_bytes / _GIB:.1f} GiB did not"
+            f" fit {report.host_bytes_max / _GIB:.1f} GiB of staging, at {rate:.2f} GB/s"
+        )
+    return dataclasses.replace(
+        report,
+        blocked_seconds=blocked.seconds,
+        blocked_plan_seconds=blocked.plan_seconds,
+        blocked_copy_seconds=blocked.copy_seconds,
+        blocked_drive_seconds=blocked.drive_seconds,
+        blocked_reason=reason,
+    )

@@ -17,6 +17,7 @@ from dcp_gds.format.placement import ItemSize
 from dcp_gds.io.device import device_of
 
 __all__ = [
+    "COPIED_LENGTH_MAX",
     "SaveItem",
     "address_of",
     "byte_item_data",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,8 +43,9 @@ def save_shard_file(
     options: WriterOptions,
     pool: StagingPool,
     progress: Callable[[int, int], None] | None,
+    after: Mapping[int, Callable[[], None]] | None = None,
 ) -> ShardOutcome:
-    """Create, preallocate, write and sync a shard file.
+    """Create, preallocate, write and sync a shard file; `after` is `ShardWriter.write`'s.
 
     Raises
     ------
@@ -83,7 +84,7 @@ def save_shard_file(
         # In this order: nothing may be in flight when the slots are given back.
         stack.callback(writer.abandon)
         stack.callback(queue.abandon)
-        footer_crc32 = writer.write(planner)
+        footer_crc32 = writer.write(planner, after=after or {})
         file.truncate(shard.file_length)
         sync_seconds = 0.0
         if options.sync:

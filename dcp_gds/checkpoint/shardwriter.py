@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
 import torch
 from torch.distributed.checkpoint.planner import SavePlanner
 
 from dcp_gds.checkpoint.itemchecksum import ItemChecksum, PayloadChecksum
+from dcp_gds.checkpoint.itemwrite import ItemWrite
 from dcp_gds.checkpoint.packing import packed_pieces
 from dcp_gds.checkpoint.saveitem import (
     SaveItem,
@@ -22,11 +23,10 @@ from dcp_gds.checkpoint.shardlayout import ShardLayout
 from dcp_gds.errors import UnsupportedError
 from dcp_gds.format.extent import Extent
 from dcp_gds.format.footer import FooterBuilder, block_extents
-from dcp_gds.format.placement import Placement
 from dcp_gds.io.checksum import crc32_of, crc32_of_bytes
 from dcp_gds.io.device import MemoryRange, device_of
 from dcp_gds.io.engine import Completion, Operation, Transfer
-from dcp_gds.io.seam import Reservation, SeamStream
+from dcp_gds.io.seam import SeamStream
 from dcp_gds.io.shardfile import ShardFile
 from dcp_gds.io.staging import StagingPool
 from dcp_gds.io.transferqueue import TransferQueue
@@ -35,19 +35,6 @@ __all__ = ["ShardWriter"]
 
 # A piece of a packed tensor is small enough to be in cache still when it is summed and copied.
 _PIECE_BYTES = 256 << 10
-
-
-@dataclass(slots=True, eq=False)
-class _ItemWrite:
-    """An item on its way: its tail and its footer entry wait for the checksums of its payload."""
-
-    index: int
-    item: SaveItem
-    placement: Placement
-    first_block: int
-    tail: Reservation | None = None
-    checksum: PayloadChecksum | None = None
-    held: int = 0
 
 
 class ShardWriter:
@@ -95,14 +82,16 @@ class ShardWriter:
             block_count=shard.first_blocks[-1],
         )
 
-    def write(self, planner: SavePlanner) -> int:
+    def write(self, planner: SavePlanner, *, after: Mapping[int, Callable[[], None]]) -> int:
         """Write all items and the footer; return the footer's CRC-32.
 
+        `after` has what to do when so many items have been read and nothing is in flight.
         Afterwards the file holds whole blocks: it is neither synced nor cut to its final length.
         After an error the caller abandons first the queue, then this writer.
         """
         shard = self._shard
         for index, item in enumerate(shard.items):
+            self._do(after, index)
             self._stream.pad_to(shard.placements[index].offset)
             if item.remainder is None and item.value is not None:
                 self._write_small(index, item, memory=_memory_of(item.value))
@@ -112,6 +101,7 @@ class ShardWriter:
                 self._write_tensor(self._item_write(index), planner)
         # The footer needs every checksum, so the payloads have to be done.
         self._queue.drain()
+        self._do(after, len(shard.items))
         footer = self._footer.encode()
         self._stream.pad_to(shard.footer.offset)
         self._stream.append(footer)
@@ -124,10 +114,16 @@ class ShardWriter:
         """Give back staging slots after a failure. Nothing may be in flight any more."""
         self._stream.abandon()
 
-    def _item_write(self, index: int) -> _ItemWrite:
+    def _do(self, after: Mapping[int, Callable[[], None]], index: int) -> None:
+        """Do what was asked for in this place, once what was read for the items before is done."""
+        if index in after:
+            self._queue.drain()
+            after[index]()
+
+    def _item_write(self, index: int) -> ItemWrite:
         """Start an item whose checksum may come later than its last byte."""
         shard = self._shard
-        return _ItemWrite(
+        return ItemWrite(
             index, shard.items[index], shard.placements[index], shard.first_blocks[index]
         )
 
@@ -151,18 +147,22 @@ class ShardWriter:
             block_crc32s=(crc32,) if length else (),
         )
 
-    def _write_bytes(self, write: _ItemWrite, planner: SavePlanner) -> None:
+    def _write_bytes(self, write: ItemWrite, planner: SavePlanner) -> None:
         """Write a byte item that is large or not held."""
         self._hold(write)
         data = byte_item_data(write.item, planner)
         self._write_memory(write, _memory_of(data), keep=data)
 
-    def _write_tensor(self, write: _ItemWrite, planner: SavePlanner) -> None:
+    def _write_tensor(self, write: ItemWrite, planner: SavePlanner) -> None:
         """Write a tensor that is large or not held: head, payload, tail."""
         item = write.item
         assert item.envelope is not None
         self._hold(write)
-        tensor = resolve_tensor(item.write_item, planner)
+        tensor = (
+            item.value
+            if isinstance(item.value, torch.Tensor)
+            else resolve_tensor(item.write_item, planner)
+        )
         form, copied = form_of(tensor), is_copied(tensor)
         if form != item.envelope.form or copied != (item.remainder is None):
             raise UnsupportedError(
@@ -181,7 +181,7 @@ class ShardWriter:
         write.tail = self._stream.reserve(len(item.envelope.tail))
         self._fill_tail(write)
 
-    def _write_packed(self, write: _ItemWrite, tensor: torch.Tensor) -> None:
+    def _write_packed(self, write: ItemWrite, tensor: torch.Tensor) -> None:
         """Copy a payload whose elements have to be put together, and its tail."""
         checksum = self._item_checksum(write)
         offset = write.placement.payload.offset
@@ -190,7 +190,7 @@ class ShardWriter:
             offset += piece.nbytes
         self._stream.append(self._finished_tail(write))
 
-    def _write_memory(self, write: _ItemWrite, memory: MemoryRange, *, keep: object) -> None:
+    def _write_memory(self, write: ItemWrite, memory: MemoryRange, *, keep: object) -> None:
         """Write a payload from its memory: the body by transfers, the edges through the seam."""
         payload, body = write.placement.payload, write.placement.body
         checksum = self._item_checksum(write)
@@ -232,7 +232,7 @@ class ShardWriter:
             crc32 = crc32_of(source, length=piece.length) if self._checksum else 0
             checksum.add(piece, crc32)
 
-    def _item_checksum(self, write: _ItemWrite) -> ItemChecksum:
+    def _item_checksum(self, write: ItemWrite) -> ItemChecksum:
         """Start to collect the checksums of an item."""
         return ItemChecksum(
             block_extents(
@@ -243,7 +243,7 @@ class ShardWriter:
             when_done=lambda checksum: self._finish_item(write, checksum),
         )
 
-    def _finish_item(self, write: _ItemWrite, checksum: PayloadChecksum) -> None:
+    def _finish_item(self, write: ItemWrite, checksum: PayloadChecksum) -> None:
         """Note that a payload is done."""
         write.checksum = checksum
         self._held -= write.held
@@ -252,12 +252,12 @@ class ShardWriter:
         else:
             self._fill_tail(write)
 
-    def _fill_tail(self, write: _ItemWrite) -> None:
+    def _fill_tail(self, write: ItemWrite) -> None:
         """Fill in the tail once it has its place and the payload's checksum is known."""
         if write.tail is not None and write.checksum is not None:
             write.tail.fill(self._finished_tail(write))
 
-    def _finished_tail(self, write: _ItemWrite) -> bytes:
+    def _finished_tail(self, write: ItemWrite) -> bytes:
         """The tail with the payload's checksum; notes the item for the footer."""
         envelope = write.item.envelope
         assert envelope is not None
@@ -267,7 +267,7 @@ class ShardWriter:
         self._add_to_footer(write, head_crc32=envelope.head_crc32, tail_crc32=crc32_of_bytes(tail))
         return tail
 
-    def _add_to_footer(self, write: _ItemWrite, *, head_crc32: int, tail_crc32: int) -> None:
+    def _add_to_footer(self, write: ItemWrite, *, head_crc32: int, tail_crc32: int) -> None:
         """Note an item for the footer."""
         assert write.checksum is not None
         self._footer.put(
@@ -279,7 +279,7 @@ class ShardWriter:
             block_crc32s=write.checksum.block_crc32s,
         )
 
-    def _hold(self, write: _ItemWrite) -> None:
+    def _hold(self, write: ItemWrite) -> None:
         """Before a transient value is resolved again, wait until those in flight leave room."""
         if not write.item.transient:
             return

@@ -17,13 +17,10 @@ from torch.futures import Future
 
 from dcp_gds.checkpoint import commit
 from dcp_gds.checkpoint.currentsave import CurrentSave
-from dcp_gds.checkpoint.report import SaveReport
+from dcp_gds.checkpoint.rankwrite import RankTask, write_rank
+from dcp_gds.checkpoint.report import SaveReport, with_blocked
 from dcp_gds.checkpoint.savecommit import commit_save
-from dcp_gds.checkpoint.saveitem import look_at_items
-from dcp_gds.checkpoint.shardlayout import lay_out
-from dcp_gds.checkpoint.shardsave import ShardOutcome, save_shard_file
-from dcp_gds.checkpoint.stager import CopyStager
-from dcp_gds.checkpoint.writeresult import write_results
+from dcp_gds.checkpoint.stager import LazyStager
 from dcp_gds.config import (
     QUEUE_DEPTH_DEFAULT,
     STAGING_BYTES_DEFAULT,
@@ -40,7 +37,7 @@ from dcp_gds.io.staging import StagingPool
 __all__ = ["GDSWriter"]
 
 
-class GDSWriter(StorageWriter, CopyStager):
+class GDSWriter(StorageWriter, LazyStager):
     """Writes a checkpoint in the stock DCP format, past the page cache, and commits it atomically.
 
     Give it to `torch.distributed.checkpoint.save` or `async_save` on every rank. The stock
@@ -65,6 +62,13 @@ class GDSWriter(StorageWriter, CopyStager):
         Make all durable before committing. Without it a power cut may lose or tear the checkpoint.
     staging_bytes_max
         Most host memory for staging slots, in bytes.
+    host_bytes_max
+        Most host memory, in bytes, for copies of the state in `async_save`, besides the slots. What
+        does not fit is written from its own memory while the caller waits. Default: all that
+        `budget` leaves.
+    host_memory_fraction
+        Share of the host's memory, or of the cgroup's limit, for all ranks of the node together.
+        Default: the environment's DCP_GDS_HOST_MEMORY_FRACTION, else 0.4.
     queue_depth, transfer_bytes
         Transfers in flight, and the largest one in bytes, a power of two.
     progress
@@ -79,7 +83,7 @@ class GDSWriter(StorageWriter, CopyStager):
     Raises
     ------
     ConfigError
-        If an option has a wrong value.
+        If an option has a wrong value, or asks for more host memory than the budget has.
     """
 
     def __init__(
@@ -91,22 +95,26 @@ class GDSWriter(StorageWriter, CopyStager):
         checksum: bool = True,
         sync: bool = True,
         staging_bytes_max: int = STAGING_BYTES_DEFAULT,
+        host_bytes_max: int | None = None,
+        host_memory_fraction: float | None = None,
         queue_depth: int = QUEUE_DEPTH_DEFAULT,
         transfer_bytes: int = TRANSFER_BYTES_DEFAULT,
         progress: Callable[[int, int], None] | None = None,
         on_commit: Callable[[Path], None] | None = None,
         watch: HostMemoryWatch | None = None,
     ) -> None:
-        CopyStager.__init__(self)
         self._options = WriterOptions(
             engine=engine,
             staging_bytes_max=staging_bytes_max,
+            host_bytes_max=host_bytes_max,
+            host_memory_fraction=host_memory_fraction,
             queue_depth=queue_depth,
             transfer_bytes=transfer_bytes,
             overwrite=overwrite,
             checksum=checksum,
             sync=sync,
         )
+        LazyStager.__init__(self, self._options)
         self._path = Path(path)
         self._progress = progress
         self._on_commit = on_commit
@@ -120,7 +128,9 @@ class GDSWriter(StorageWriter, CopyStager):
     @property
     def report(self) -> SaveReport | None:
         """What the last save did on this rank; None before one has written its data."""
-        return self._report
+        if self._report is None or self._save is None or self._save.sources is None:
+            return self._report
+        return with_blocked(self._report, self._save.sources.blocked())
 
     @property
     def checkpoint_id(self) -> str:
@@ -128,9 +138,14 @@ class GDSWriter(StorageWriter, CopyStager):
         return os.fspath(self._path)
 
     def close(self) -> None:
-        """Give back staging memory. May be called twice; a save after it raises ConfigError."""
+        """Wait for an asynchronous save and give back all staging memory.
+
+        May be called twice; a save after it raises ConfigError.
+        """
         self._closed = True
+        self._wait_for_save_before()
         self._watch.abandon_save()
+        self._arena.close()
         if self._pool is not None:
             self._pool.close()
             self._pool = None
@@ -148,15 +163,20 @@ class GDSWriter(StorageWriter, CopyStager):
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """DCP calls this only when a save names a `checkpoint_id`."""
+        self._enter_save()
         if checkpoint_id is not None:
             self._path = Path(checkpoint_id)
 
     def storage_meta(self) -> StorageMeta:
         """DCP's first call of every save on every rank: draws the token that names its files."""
-        if self._closed:
-            raise ConfigError(f"the writer of {self._path} is closed")
+        sources = self._enter_save()
+        with self._failing(sources):
+            if self._closed:
+                raise ConfigError(f"the writer of {self._path} is closed")
+            if sources is not None and sources.error is not None:
+                raise sources.error
         self._report = None
-        self._save = CurrentSave(secrets.token_hex(16), stage_error=self.take_stage_error())
+        self._save = CurrentSave(secrets.token_hex(16), sources=sources)
         self._watch.begin_save(follow=False)
         return StorageMeta(checkpoint_id=self.checkpoint_id, save_id=self._save.token)
 
@@ -170,13 +190,12 @@ class GDSWriter(StorageWriter, CopyStager):
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Create the directory, refuse to replace a checkpoint unasked, and select the engine."""
         save = self._current_save()
-        if save.stage_error is not None:
-            raise save.stage_error
-        commit.create_directory(self._path, sync=self._options.sync)
-        commit.check_replaceable(
-            self._path, rank=save.metadata_rank, overwrite=self._options.overwrite
-        )
-        selection = select_for_save(self._path, requested=self._options.engine)
+        with self._failing(save.sources):
+            commit.create_directory(self._path, sync=self._options.sync)
+            commit.check_replaceable(
+                self._path, rank=save.metadata_rank, overwrite=self._options.overwrite
+            )
+            selection = select_for_save(self._path, requested=self._options.engine)
         self._save = dataclasses.replace(save, selection=selection)
         return plan
 
@@ -211,54 +230,18 @@ class GDSWriter(StorageWriter, CopyStager):
     def _write(self, save: CurrentSave, plan: SavePlan, planner: SavePlanner) -> list[WriteResult]:
         """Write the items and report it."""
         assert save.selection is not None
-        began = time.perf_counter()
-        self._envelopes.renew()
-        items = look_at_items(
-            plan,
-            planner,
-            alignment=save.selection.alignment,
-            envelopes=self._envelopes,
-            held_bytes_max=self._options.staging_bytes_max,
-        )
-        shard = lay_out(
-            items,
-            alignment=save.selection.alignment,
-            block_length=self._options.checksum_block_bytes,
-        )
-        results: list[WriteResult] = []
-        outcome = ShardOutcome()
-        pool = self._staging_pool()
-        if items:
-            name = f"__{save.rank}_0-{save.token}.distcp"
-            outcome = save_shard_file(
-                self._path / name,
-                shard,
+        with self._failing(save.sources):
+            results, self._report = write_rank(
+                RankTask(self._path, save.token, save.rank, save.selection, save.sources),
+                plan,
                 planner,
-                token=save.token,
-                selection=save.selection,
                 options=self._options,
-                pool=pool,
+                envelopes=self._envelopes,
+                pool=self._staging_pool(),
+                arena=self._arena,
+                host_bytes_max=self.host_bytes_max if save.sources else 0,
                 progress=self._progress,
             )
-            results = write_results(name, shard, outcome.footer_crc32, rank=save.rank)
-        self._report = SaveReport(
-            path=self.checkpoint_id,
-            token=save.token,
-            rank=save.rank,
-            engine=save.selection.engine,
-            engine_reason=save.selection.reason,
-            fallbacks=save.selection.fallbacks,
-            items=len(items),
-            files=1 if items else 0,
-            bytes=sum(item.payload_length for item in items),
-            bytes_by_engine={save.selection.engine: outcome.moved} if items else {},
-            seconds=time.perf_counter() - began,
-            staging_bytes_peak=pool.peak_bytes,
-            retries=outcome.retries,
-            sync_seconds=outcome.sync_seconds,
-            checksums=self._options.checksum,
-            synced=self._options.sync,
-        )
         return results
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
@@ -267,23 +250,33 @@ class GDSWriter(StorageWriter, CopyStager):
         Raises what `commit_save` raises; the old checkpoint is still there then.
         """
         save = self._current_save()
-        removal = commit_save(
-            self._path,
-            metadata,
-            [result for of_rank in results for result in of_rank],
-            token=save.token,
-            rank=save.metadata_rank,
-            options=self._options,
-        )
+        began = time.perf_counter()
+        with self._failing(save.sources):
+            removal = commit_save(
+                self._path,
+                metadata,
+                [result for of_rank in results for result in of_rank],
+                token=save.token,
+                rank=save.metadata_rank,
+                options=self._options,
+            )
         if self._report is not None:
+            seconds = time.perf_counter() - began
             self._report = dataclasses.replace(
                 self._report,
                 committed=True,
                 files_removed=removal.removed,
                 files_kept=removal.kept,
+                metadata_seconds=seconds,
+                durable_seconds=save.sources.age_seconds
+                if save.sources
+                else self._report.durable_seconds + seconds,
             )
         if self._on_commit is not None:
             commit.call_back(self._on_commit, self._path)
+
+    def _directory(self) -> str:
+        return self.checkpoint_id
 
     def _current_save(self) -> CurrentSave:
         """The save at hand; DCP has begun it by `storage_meta`."""
