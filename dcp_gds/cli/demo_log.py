@@ -76,6 +76,8 @@ class SaveFigures:
         The same for saves with nothing beside them.
     blocked_ms
         How long training stood still for one save.
+    durable_ms
+        From `async_save` until the checkpoint was durable, while training goes on.
     """
 
     writer: WriterName
@@ -85,6 +87,7 @@ class SaveFigures:
     gb_per_s: Spread
     alone_gb_per_s: Spread
     blocked_ms: Spread
+    durable_ms: Spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,7 @@ def figures_of(saves: Iterable[SaveDone], *, writer: WriterName) -> SaveFigures:
         gb_per_s=Spread.of([_gb_per_s(group) for group in beside]),
         alone_gb_per_s=Spread.of([_gb_per_s(group) for group in alone]),
         blocked_ms=Spread.of([1e3 * max(save.blocked_seconds for save in g) for g in beside]),
+        durable_ms=Spread.of([1e3 * max(save.seconds for save in g) for g in beside]),
     )
 
 

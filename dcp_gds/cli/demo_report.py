@@ -124,6 +124,7 @@ def _saves_table(figures: list[SaveFigures]) -> Table:
     table.add_row("GB/s while training", *(_in_cell(row.gb_per_s, ".2f") for row in figures))
     table.add_row("GB/s after training", *(_in_cell(row.alone_gb_per_s, ".2f") for row in figures))
     table.add_row("training blocked, ms", *(_in_cell(row.blocked_ms, ".0f") for row in figures))
+    table.add_row("durable after, ms", *(_in_cell(row.durable_ms, ".0f") for row in figures))
     return table
 
 

@@ -66,6 +66,7 @@ def test_figures_take_the_slowest_rank_and_leave_out_the_first_save() -> None:
     assert (figures.gb_per_s.low, figures.gb_per_s.high, figures.gb_per_s.count) == (1.0, 4.0, 2)
     assert (figures.alone_gb_per_s.median, figures.alone_gb_per_s.count) == (8.0, 1)
     assert (figures.blocked_ms.low, figures.blocked_ms.high) == (200.0, 300.0)
+    assert (figures.durable_ms.low, figures.durable_ms.high) == (500.0, 2000.0)
     assert (figures.engines, figures.fallbacks) == (("direct",), ("why",))
 
 
