@@ -26,9 +26,10 @@ from torch.distributed.checkpoint.planner import SavePlan
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType, async_save
 
 from dcp_gds import GDSReader, GDSWriter
-from dcp_gds.errors import DcpGdsError, UnsupportedError
+from dcp_gds.errors import DcpGdsError, StorageFullError, UnsupportedError
 from tests.checkpoint.refusal import refused
 from tests.checkpoint.storage import dcp_load
+from tests.filesystems import Mounts
 from tests.ranks import RankError, Ranks
 
 MIB = 1 << 20
@@ -194,6 +195,16 @@ def test_a_failure_in_the_background_is_told_again(
         assert str(tmp_path / "file") in caplog.text
         started({"w": torch.ones(3)}, writer, checkpoint_id=tmp_path / "next").result(LIMIT_S)
         assert caplog.text.count("the save before has failed") == 1
+
+
+def test_a_full_disk_is_told_by_the_future(mounts: Mounts) -> None:
+    path = mounts.directory("ext4")
+    with GDSWriter(path, host_bytes_max=8 * MIB) as writer:
+        future = started({"w": torch.ones(64 * MIB)}, writer)
+        with refused(StorageFullError, path):
+            future.result(LIMIT_S)
+        assert list(path.iterdir()) == []
+        started({"w": torch.ones(MIB)}, writer).result(LIMIT_S)
 
 
 def test_a_save_after_the_writer_was_closed_fails(tmp_path: Path) -> None:
