@@ -5,6 +5,7 @@
 #   make test-long   the tests that take minutes or gigabytes
 #   make lint        ruff, mypy, clang-format; C++ with warnings as errors; C++ tests under sanitizers
 #   make bench       the figures of the README
+#   make bench-swapstorm  what a save does to training on a host that is nearly full, with a picture; as root
 #   make clean       remove everything that these made
 #
 # Any of them on another torch, in an environment of its own:  make test TORCH=2.14.1
@@ -21,7 +22,7 @@ NATIVE := $(CPP) $(wildcard csrc/CMakeLists.txt csrc/tests/CMakeLists.txt)
 CMAKE := $(BIN)/cmake -S csrc -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \
 	-DDCP_GDS_WERROR=ON
 
-.PHONY: help demo test test-long lint lint-python lint-native bench clean
+.PHONY: help demo test test-long lint lint-python lint-native bench bench-swapstorm clean
 .DELETE_ON_ERROR:
 
 help:
@@ -56,6 +57,9 @@ lint-native: $(VENV)/.tools
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m bench $(ARGS)
+
+bench-swapstorm: $(VENV)/.installed
+	$(BIN)/python -m bench.swapstorm $(ARGS)
 
 clean:
 	rm -rf build .venv .venv-torch-* .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -29,11 +30,12 @@ from bench.stormtrainer import CONTENDERS
 
 QUESTION = "What does an asynchronous save do to training on a host that is nearly full?"
 GIB = 1 << 30
-# Half of the state: a data loader's working set. What is left of the cgroup is a third of the state
-# and the process itself.
+# Half of the state: a data loader's working set. The cgroup has room for a quarter of the state
+# beside both and the process, so a whole copy of the state does not fit.
 LOADER_SHARE = 0.5
-LIMIT_PER_STATE = 4_200_000_000 / (2 * GIB)
-# With half of that the kernel killed the stock trainer.
+PROCESS_BYTES = 450_000_000
+LIMIT_PER_STATE = 1.75
+# With half of the state the kernel killed the stock trainer.
 SWAP_PER_STATE = 1.0
 SAMPLE_S = 0.1
 COUNTERS = ("nr_dirty", "nr_writeback", "pgscan_kswapd", "pgscan_direct", "pswpin", "pswpout")
@@ -43,6 +45,8 @@ PICTURE = ROOT / "bench" / "results" / "swapstorm.png"
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run every contender once a round; publish the last round's curves and all figures."""
     options = parse_options(QUESTION, arguments, rounds=1, gib=2.0)
+    # Whoever ends it must not leave a swap file in use behind.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     storms: dict[str, dict[str, Any]] = {}
     rounds: list[dict[str, Any]] = []
     with scratch(options) as directory:
@@ -71,10 +75,11 @@ def _storm(name: str, directory: Path, options: Options, warm: WarmMemory) -> di
     path = directory / "checkpoint"
     command = [sys.executable, "-m", "bench.stormtrainer", name, str(path)]
     command += [str(options.length), str(int(options.length * LOADER_SHARE))]
-    limit, swap = (int(options.length * share) for share in (LIMIT_PER_STATE, SWAP_PER_STATE))
+    limit = PROCESS_BYTES + int(options.length * LIMIT_PER_STATE)
+    swap = int(options.length * SWAP_PER_STATE) // 4096 * 4096
     warm.hold()
     settle(directory)
-    with storm_box(directory, limit=limit, swap=swap // 4096 * 4096) as group, warm.released():
+    with storm_box(directory, limit=limit, swap=swap) as group, warm.released():
         if group is not None:
             # The shell enters the cgroup, so that nothing of the trainer is outside.
             command = ["sh", "-c", f'echo $$ > {group}; exec "$@"', "sh", *command]
@@ -83,9 +88,12 @@ def _storm(name: str, directory: Path, options: Options, warm: WarmMemory) -> di
             reader = threading.Thread(target=_read, args=(trainer, facts))
             reader.start()
             samples = []
-            while trainer.poll() is None:
-                samples.append(_counters())
-                time.sleep(SAMPLE_S)
+            try:
+                while trainer.poll() is None:
+                    samples.append(_counters())
+                    time.sleep(SAMPLE_S)
+            finally:
+                trainer.kill()
             reader.join()
         if trainer.returncode:
             raise SystemExit(f"{name}: the trainer ended with {trainer.returncode}")
