@@ -1,4 +1,4 @@
-"""Arena: host memory for copies of a state, touched once and kept from save to save."""
+"""Arena: host memory for copies of a state, kept from save to save."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ class Arena:
         return self._peak_bytes
 
     def reserve(self, length: int) -> None:
-        """Make sure of `length` bytes, touched. What was taken before has to be given up by then.
+        """Make sure of `length` bytes. What was taken before has to be given up by then.
 
-        A copy into pages that are not there yet is ten times slower than the next one.
+        The first copy brings the pages in, and is up to ten times slower than the next ones.
+        Touching them here would take as long, before anything has been read.
         """
         self._used = 0
         if self._memory is not None and self._memory.numel() >= length:
@@ -62,9 +63,9 @@ def padded(length: int) -> int:
 
 
 def _mapped(length: int) -> torch.Tensor:
-    """Map and touch `length` bytes."""
+    """Map `length` bytes."""
     memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     # A forked child would otherwise share the pages copy-on-write, and the next write here would
     # move them away from under a transfer.
     memory.madvise(mmap.MADV_DONTFORK)
-    return torch.frombuffer(memory, dtype=torch.uint8).zero_()
+    return torch.frombuffer(memory, dtype=torch.uint8)
