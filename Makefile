@@ -47,7 +47,7 @@ lint-python: $(VENV)/.installed
 # The module is compiled apart from the installed one: whoever installs it has other compilers than we,
 # and their warnings must not stop them.
 lint-native: $(VENV)/.tools
-	$(BIN)/clang-format --dry-run -Werror $(CPP) $(wildcard tests/gdssim/*.[ch] dcp_gds/io/*.cu)
+	$(BIN)/clang-format --dry-run -Werror $(CPP) $(wildcard tests/gdssim/*.[ch] tests/faults/calls/*.[ch]pp dcp_gds/io/*.cu)
 	$(CMAKE) -B build/warnings -DPython_EXECUTABLE=$(abspath $(BIN)/python)
 	$(BIN)/cmake --build build/warnings
 	$(CMAKE) -B build/sanitize -DCMAKE_BUILD_TYPE=RelWithDebInfo -DDCP_GDS_MODULE=OFF \

@@ -77,7 +77,9 @@ class StorageFullError(TransferError):
     ----------
     needed, free
         Bytes that the save asked for, and bytes that were free for this user at that moment; None
-        for a quota, whose rest the kernel does not tell.
+        for a quota, whose rest the kernel does not tell, and where the room ran out later.
+    offset, length, done
+        As in `TransferError`.
     """
 
     def __init__(
@@ -88,8 +90,11 @@ class StorageFullError(TransferError):
         *,
         needed: int | None = None,
         free: int | None = None,
+        offset: int | None = None,
+        length: int | None = None,
+        done: int | None = None,
     ) -> None:
-        super().__init__(errno, strerror, filename)
+        super().__init__(errno, strerror, filename, offset=offset, length=length, done=done)
         self.needed = needed
         self.free = free
 

@@ -25,6 +25,8 @@ from dcp_gds.errors import (
     UnsupportedError,
 )
 from dcp_gds.format.metadata import ShardFileRecord
+from dcp_gds.io.fileerror import transfer_error
+from dcp_gds.io.shardfile import remove_file
 
 __all__ = [
     "ShardFileResult",
@@ -62,9 +64,11 @@ def check_replaceable(directory: Path, *, rank: int | None, overwrite: bool) -> 
         If there are committed metadata and `overwrite` is False.
     ConfigError
         If rank-local metadata would be written beside a `.metadata`, which every load prefers.
+    TransferError
+        If it cannot be known what is there.
     """
     common = metadata_path(directory, rank=None)
-    if rank is not None and overwrite and os.path.lexists(common):
+    if rank is not None and overwrite and _is_there(common):
         raise ConfigError(
             f"{directory} holds a checkpoint of ranks that worked together, which loads would go"
             " on to find: save without collectives to another directory"
@@ -72,8 +76,8 @@ def check_replaceable(directory: Path, *, rank: int | None, overwrite: bool) -> 
     if overwrite:
         return
     # Without collectives another rank may have committed its part of this save already.
-    own = directory.glob("__*.metadata") if rank is None else [metadata_path(directory, rank=rank)]
-    if any(map(os.path.lexists, [common, *own])):
+    own = _rank_metadata(directory) if rank is None else [metadata_path(directory, rank=rank)]
+    if any(map(_is_there, [common, *own])):
         raise CheckpointExistsError(directory)
 
 
@@ -87,10 +91,10 @@ def create_directory(directory: Path, *, sync: bool) -> None:
     """
     missing = []
     path = directory
-    while not path.is_dir() and path != path.parent:
-        missing.append(path)
-        path = path.parent
     try:
+        while not path.is_dir() and path != path.parent:
+            missing.append(path)
+            path = path.parent
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _transfer_error(
@@ -116,7 +120,9 @@ def sync_directory(directory: Path) -> None:
         try:
             os.fsync(fd)
         finally:
-            os.close(fd)
+            # Closing what was only read tells nothing of the sync, which has been done.
+            with contextlib.suppress(OSError):
+                os.close(fd)
     except OSError as error:
         raise _transfer_error(error, "cannot sync the directory", directory) from error
 
@@ -179,8 +185,20 @@ def check_shard_files(directory: Path, results: Iterable[ShardFileResult]) -> No
             )
 
 
-def publish(path: Path, data: bytes, *, token: str, sync: bool) -> None:
+def publish(
+    path: Path,
+    data: bytes,
+    *,
+    token: str,
+    sync: bool,
+    before_rename: Callable[[], object] = lambda: None,
+) -> None:
     """Write a metadata file under a temporary name and rename it over `path`.
+
+    Parameters
+    ----------
+    before_rename
+        Called when all is ready for the rename.
 
     Raises
     ------
@@ -196,12 +214,13 @@ def publish(path: Path, data: bytes, *, token: str, sync: bool) -> None:
                 os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
                 0o666,
             )
-            undo.callback(temporary.unlink, missing_ok=True)
+            undo.callback(remove_file, temporary)
             with os.fdopen(fd, "wb") as file:
                 file.write(data)
                 file.flush()
                 if sync:
                     os.fsync(file.fileno())
+            before_rename()
             temporary.rename(path)
             undo.pop_all()
     except OSError as error:
@@ -220,6 +239,26 @@ def call_back(on_commit: Callable[[Path], None], directory: Path) -> None:
         )
 
 
+def _is_there(path: Path) -> bool:
+    """Whether something has this path. `os.path.lexists` says no where the kernel fails."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise _transfer_error(error, "cannot look for a checkpoint", path) from error
+    return True
+
+
+def _rank_metadata(directory: Path) -> list[Path]:
+    """Metadata files of ranks. `Path.glob` leaves out, unsaid, what it cannot list."""
+    try:
+        return [path for path in directory.iterdir() if path.match("__*.metadata")]
+    except OSError as error:
+        raise _transfer_error(error, "cannot look for a checkpoint", directory) from error
+
+
 def _transfer_error(error: OSError, what: str, path: Path) -> TransferError:
     """An OSError with what was being done, and its errno and path."""
-    return TransferError(error.errno or 0, f"{what}: {error.strerror}", error.filename or path)
+    message = f"{what}: {error.strerror}"
+    return transfer_error(error.errno or 0, message, error.filename or path)

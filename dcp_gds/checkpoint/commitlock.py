@@ -7,10 +7,11 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dcp_gds.errors import TransferError
+from dcp_gds.io.fileerror import transfer_error
 
 __all__ = ["commit_lock"]
 
@@ -60,10 +61,13 @@ def commit_lock(directory: Path, *, wait: bool) -> Iterator[bool]:
             yield locked
         finally:
             # A process that was forked meanwhile has this descriptor too: closing would not do.
-            if locked:
-                fcntl.flock(fd, fcntl.LOCK_UN)
+            with suppress(OSError):
+                if locked:
+                    fcntl.flock(fd, fcntl.LOCK_UN)
     finally:
-        os.close(fd)
+        # By then all is done, or has failed for a better reason.
+        with suppress(OSError):
+            os.close(fd)
 
 
 def _lock(fd: int, directory: Path, *, deadline: float) -> bool:
@@ -89,6 +93,6 @@ def _lock_error(error: OSError, directory: Path) -> TransferError:
             " give each save its own directory"
         )
         return TransferError(errno.EWOULDBLOCK, message, directory)
-    return TransferError(
+    return transfer_error(
         error.errno or errno.EIO, f"cannot lock the directory: {error.strerror}", directory
     )

@@ -16,7 +16,7 @@ from dcp_gds.checkpoint.sidereader import SideReader
 from dcp_gds.errors import DcpGdsError, NotCommittedError, TransferError
 from dcp_gds.format.extent import Extent
 from dcp_gds.format.metadata import Trailer, load_metadata, split_metadata
-from dcp_gds.io.shardfile import file_error
+from dcp_gds.io.fileerror import file_error
 
 __all__ = [
     "Committed",

@@ -30,8 +30,9 @@ from dcp_gds.errors import (
     UnsupportedError,
 )
 from dcp_gds.io.engine import EngineName
+from dcp_gds.io.fileerror import file_error
 from dcp_gds.io.selection import Selection, select_for_load, start_engine
-from dcp_gds.io.shardfile import open_shard_file
+from dcp_gds.io.shardfile import ShardFile, open_shard_file
 from dcp_gds.io.staging import StagingPool
 from dcp_gds.io.transferqueue import TransferQueue
 
@@ -239,7 +240,7 @@ class LoadRun:
             file = stack.enter_context(open_shard_file(path, direct=direct))
             session = ReadSession(
                 file,
-                os.fstat(file.fd).st_size,
+                _length_of(file),
                 self._queue,
                 self._pool,
                 self._planner,
@@ -273,3 +274,11 @@ class LoadRun:
         self._done += loaded
         if self._progress is not None:
             self._progress(self._done, self._total)
+
+
+def _length_of(file: ShardFile) -> int:
+    """Length of an open file."""
+    try:
+        return os.fstat(file.fd).st_size
+    except OSError as error:
+        raise file_error(error, file.path) from error

@@ -49,8 +49,8 @@ def commit_save(
     Raises
     ------
     UnsupportedError, CorruptCheckpointError, TransferError, CheckpointExistsError, ConfigError
-        The save is not committed, and what was committed before is untouched; but an error of the
-        directory's last sync leaves the new checkpoint in its place.
+        The save is not committed, what was committed before is untouched, and the shard files are
+        removed; but an error of the directory's last sync leaves the new checkpoint in its place.
     """
     shard_files = [
         result.shard_file
@@ -59,18 +59,24 @@ def commit_save(
     ]
     records = tuple(shard_file.record for shard_file in shard_files)
     names = frozenset(record.name for record in records)
-    _check_named(written, names)
-    commit.check_complete(metadata, (result.index for result in written))
-    metadata.version = CURRENT_DCP_VERSION
-    metadata.storage_data = {result.index: result.storage_data for result in written}
-    metadata.storage_meta = StorageMeta(checkpoint_id=str(directory), save_id=token)
-    data = dump_metadata(metadata, token=token, shard_files=records)
-    path = commit.metadata_path(directory, rank=rank)
-    with commit_lock(directory, wait=rank is not None) as locked:
+    with contextlib.ExitStack() as stack:
+        undo = stack.enter_context(contextlib.ExitStack())
+        undo.callback(remove_files, directory, names)
+        _check_named(written, names)
+        commit.check_complete(metadata, (result.index for result in written))
+        metadata.version = CURRENT_DCP_VERSION
+        metadata.storage_data = {result.index: result.storage_data for result in written}
+        metadata.storage_meta = StorageMeta(checkpoint_id=str(directory), save_id=token)
+        data = dump_metadata(metadata, token=token, shard_files=records)
+        path = commit.metadata_path(directory, rank=rank)
+        locked = stack.enter_context(commit_lock(directory, wait=rank is not None))
         commit.check_replaceable(directory, rank=rank, overwrite=options.overwrite)
         commit.check_shard_files(directory, shard_files)
         replaced = shard_files_of(path) or frozenset()
-        commit.publish(path, data, token=token, sync=options.sync)
+        # From the rename on the metadata may name the shard files, even if it is said to have
+        # failed: a network filesystem may have done it, or do it later. So they are left then, to
+        # the next save.
+        commit.publish(path, data, token=token, sync=options.sync, before_rename=undo.pop_all)
         superfluous = replaced - names
         if locked:
             with contextlib.suppress(OSError):

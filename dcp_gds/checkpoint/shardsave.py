@@ -16,7 +16,7 @@ from dcp_gds.checkpoint.shardwriter import ShardWriter
 from dcp_gds.config import WriterOptions
 from dcp_gds.io.engine import EngineName
 from dcp_gds.io.selection import Selection, start_engine
-from dcp_gds.io.shardfile import create_shard_file
+from dcp_gds.io.shardfile import create_shard_file, remove_file
 from dcp_gds.io.staging import StagingPool
 from dcp_gds.io.transferqueue import TransferQueue
 
@@ -65,7 +65,7 @@ def save_shard_file(
     with contextlib.ExitStack() as stack:
         file = create_shard_file(path, direct=selection.engine is EngineName.DIRECT)
         undo = stack.enter_context(contextlib.ExitStack())
-        undo.callback(path.unlink, missing_ok=True)
+        undo.callback(remove_file, path)
         stack.enter_context(file)
         file.allocate(shard.allocated_length)
         engine = start_engine(selection.engine, queue_depth=options.queue_depth)

@@ -9,8 +9,10 @@ from types import TracebackType
 
 from typing_extensions import Buffer
 
-from dcp_gds.errors import CorruptCheckpointError, TransferError
+from dcp_gds.errors import CorruptCheckpointError
 from dcp_gds.format.extent import Extent
+from dcp_gds.io.advice import advise
+from dcp_gds.io.fileerror import file_error, transfer_error
 from dcp_gds.io.shardfile import open_shard_file
 
 __all__ = ["SideReader"]
@@ -37,9 +39,13 @@ class SideReader:
         self.moved = 0
         self._file = open_shard_file(path, direct=False)
         self._fd = self._file.fd
-        self.length = os.fstat(self._fd).st_size
+        try:
+            self.length = os.fstat(self._fd).st_size
+        except OSError as error:
+            self._file.close()
+            raise file_error(error, path) from error
         # Readahead would fill the page cache with payload that goes another way.
-        os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
+        advise(self._fd, os.POSIX_FADV_RANDOM)
 
     def read(self, extent: Extent) -> bytes:
         """Read an extent whole.
@@ -63,7 +69,7 @@ class SideReader:
             try:
                 part = os.pread(self._fd, extent.end - offset, offset)
             except OSError as error:
-                raise TransferError(
+                raise transfer_error(
                     error.errno or 0,
                     f"cannot read a shard file: {error.strerror}",
                     self.path,
@@ -84,7 +90,7 @@ class SideReader:
 
     def close(self) -> None:
         """Close the file; what it left in the page cache is given back."""
-        os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        advise(self._fd, os.POSIX_FADV_DONTNEED)
         self._file.close()
 
     def __enter__(self) -> SideReader:
@@ -96,7 +102,8 @@ class SideReader:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        advise(self._fd, os.POSIX_FADV_DONTNEED)
+        self._file.__exit__(kind, error, traceback)
 
 
 class _ExtentFile(io.RawIOBase):

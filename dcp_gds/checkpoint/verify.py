@@ -22,8 +22,9 @@ from dcp_gds.config import STAGING_BYTES_DEFAULT, STAGING_SLOT_BYTES, ReaderOpti
 from dcp_gds.errors import CorruptCheckpointError, DcpGdsError, TransferError
 from dcp_gds.format.extent import Extent
 from dcp_gds.io.engine import EngineName
+from dcp_gds.io.fileerror import file_error
 from dcp_gds.io.selection import select_for_load, start_engine
-from dcp_gds.io.shardfile import file_error, open_shard_file
+from dcp_gds.io.shardfile import open_shard_file
 from dcp_gds.io.staging import StagingPool
 from dcp_gds.io.transferqueue import TransferQueue
 

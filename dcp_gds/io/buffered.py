@@ -18,7 +18,9 @@ from weakref import WeakKeyDictionary
 
 from dcp_gds.errors import TransferError
 from dcp_gds.format.extent import Extent
+from dcp_gds.io.advice import advise
 from dcp_gds.io.engine import Completion, EngineName, Operation, Transfer
+from dcp_gds.io.fileerror import transfer_error
 from dcp_gds.io.shardfile import ShardFile
 from dcp_gds.io.writeback import DirtyWindow, drop_cached
 
@@ -130,7 +132,7 @@ def _carry_out(transfer: Transfer, window: DirtyWindow) -> Completion:
         if transfer.operation is Operation.READ:
             # No read-ahead: it fetches what another thread has read and dropped already, and nobody
             # drops it again. With several threads it gains nothing.
-            os.posix_fadvise(transfer.file.fd, 0, 0, os.POSIX_FADV_RANDOM)
+            advise(transfer.file.fd, os.POSIX_FADV_RANDOM)
         for extent, memory in _pieces(transfer):
             if transfer.operation is Operation.WRITE:
                 _write_piece(transfer, extent, memory, progress, window)
@@ -139,7 +141,7 @@ def _carry_out(transfer: Transfer, window: DirtyWindow) -> Completion:
     except TransferError as failure:
         error = failure
     except OSError as failure:
-        error = TransferError(
+        error = transfer_error(
             failure.errno or errno.EIO,
             failure.strerror or str(failure),
             transfer.file.path,
@@ -215,8 +217,11 @@ def _may_pass(error: OSError, transfer: Transfer, progress: _Progress) -> bool:
     """Whether to try again after an error."""
     if error.errno not in _MAY_PASS or progress.errors == _ERROR_RETRIES_MAX:
         return False
+    if transfer.operation is Operation.READ:
+        return True
     # On a mount with `sync` every write ends with the sync of what it wrote, and may be told of the
     # failed write-back of another thread's, who is then told nothing.
-    return transfer.operation is Operation.READ or not (
-        os.fstatvfs(transfer.file.fd).f_flag & os.ST_SYNCHRONOUS
-    )
+    try:
+        return not os.fstatvfs(transfer.file.fd).f_flag & os.ST_SYNCHRONOUS
+    except OSError:
+        return False

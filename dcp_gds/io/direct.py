@@ -10,6 +10,7 @@ from dcp_gds import _core
 from dcp_gds._core import crc32, crc32_combine, dio_alignment, preallocate
 from dcp_gds.errors import TransferError
 from dcp_gds.io.engine import Completion, EngineName, Operation, Transfer
+from dcp_gds.io.fileerror import transfer_error
 
 __all__ = ["DirectEngine", "crc32", "crc32_combine", "dio_alignment", "preallocate"]
 
@@ -125,7 +126,7 @@ def _completion(transfer: Transfer, raw: _core.Completion) -> Completion:
 
 def _error(transfer: Transfer, *, errno_: int, reason: str, done: int) -> TransferError:
     """Name the file and the extent of what failed."""
-    return TransferError(
+    return transfer_error(
         errno_,
         reason,
         transfer.file.path,

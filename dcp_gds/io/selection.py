@@ -16,8 +16,9 @@ from dcp_gds.errors import UnsupportedError
 from dcp_gds.io.buffered import BufferedEngine
 from dcp_gds.io.direct import DirectEngine, dio_alignment
 from dcp_gds.io.engine import Engine, EngineName
+from dcp_gds.io.fileerror import file_error
 from dcp_gds.io.mount import mount_of
-from dcp_gds.io.shardfile import ALIGNMENT_MIN, create_shard_file, file_error
+from dcp_gds.io.shardfile import ALIGNMENT_MIN, create_shard_file
 
 __all__ = ["Selection", "select_for_load", "select_for_save", "start_engine"]
 

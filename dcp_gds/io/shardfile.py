@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -9,15 +10,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from dcp_gds.errors import StorageFullError, TransferError
+from dcp_gds.errors import TransferError
+from dcp_gds.io.advice import advise
 from dcp_gds.io.direct import dio_alignment, preallocate
+from dcp_gds.io.fileerror import file_error
 
-__all__ = ["ALIGNMENT_MIN", "ShardFile", "create_shard_file", "file_error", "open_shard_file"]
+__all__ = [
+    "ALIGNMENT_MIN",
+    "ShardFile",
+    "create_shard_file",
+    "open_shard_file",
+    "remove_file",
+]
 
 # Many files accept 512, but writes that share a 4 KiB filesystem block are a fifth slower.
 ALIGNMENT_MIN = 4096
-
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class ShardFile:
@@ -50,7 +57,12 @@ class ShardFile:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except TransferError:
+            # What ended the block went wrong first, and closing may fail for the same reason.
+            if error is None:
+                raise
 
     def __repr__(self) -> str:
         return f"ShardFile({str(self._path)!r}, fd={self._fd}, alignment={self._alignment})"
@@ -100,7 +112,10 @@ class ShardFile:
             self._check_room(length)
             os.ftruncate(self._fd, length)
         except OSError as error:
-            free = self._free_bytes() if error.errno == errno.ENOSPC else None
+            free = None
+            if error.errno == errno.ENOSPC:
+                with contextlib.suppress(OSError):
+                    free = self._free_bytes()
             raise file_error(error, self._path, needed=length, free=free) from error
         return False
 
@@ -130,9 +145,9 @@ class ShardFile:
         """
         try:
             os.fdatasync(self._fd)
-            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
         except OSError as error:
             raise file_error(error, self._path) from error
+        advise(self._fd, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
         """Close the file; nothing happens if it is closed already.
@@ -157,7 +172,8 @@ class ShardFile:
             return preallocate(self._fd, length=length)
         except OSError:
             # Also where the length is unchanged this frees what lies behind the end of the file.
-            os.ftruncate(self._fd, before)
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, before)
             raise
 
     def _check_room(self, length: int) -> None:
@@ -187,9 +203,13 @@ def create_shard_file(path: Path, *, direct: bool) -> ShardFile:
     except OSError as error:
         if error.errno == errno.EINVAL:
             # Linux creates the file before it refuses O_DIRECT; an older file is EEXIST.
-            path.unlink(missing_ok=True)
+            remove_file(path)
         raise file_error(error, path) from error
-    return _shard_file(path, fd, direct=direct)
+    try:
+        return _shard_file(path, fd, direct=direct)
+    except TransferError:
+        remove_file(path)
+        raise
 
 
 def open_shard_file(path: Path, *, direct: bool) -> ShardFile:
@@ -207,21 +227,24 @@ def open_shard_file(path: Path, *, direct: bool) -> ShardFile:
         fd = os.open(path, flags | (os.O_DIRECT if direct else 0))
     except OSError as error:
         raise file_error(error, path) from error
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
+    try:
+        regular = stat.S_ISREG(os.fstat(fd).st_mode)
+    except OSError as error:
+        os.close(fd)
+        raise file_error(error, path) from error
+    if not regular:
         os.close(fd)
         raise TransferError(errno.EINVAL, "not a regular file", path)
     return _shard_file(path, fd, direct=direct)
 
 
-def file_error(
-    error: OSError, path: Path, *, needed: int | None = None, free: int | None = None
-) -> TransferError:
-    """Return the error of this project that says what `error` says, about `path`."""
-    number = error.errno or errno.EIO
-    message = error.strerror or os.strerror(number)
-    if number in _FULL:
-        return StorageFullError(number, message, path, needed=needed, free=free)
-    return TransferError(number, message, path)
+def remove_file(path: Path) -> None:
+    """Remove a file of ours after a failure, which is what the caller goes on to report.
+
+    Where the kernel refuses even this, the file stays, named by nothing.
+    """
+    with contextlib.suppress(OSError):
+        path.unlink()
 
 
 def _shard_file(path: Path, fd: int, *, direct: bool) -> ShardFile:

@@ -11,8 +11,9 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dcp_gds.errors import TransferError
 from dcp_gds.format.extent import Extent, round_down, round_up
+from dcp_gds.io.advice import advise
+from dcp_gds.io.fileerror import transfer_error
 from dcp_gds.io.shardfile import ShardFile
 
 __all__ = ["DirtyWindow", "drop_cached"]
@@ -82,7 +83,7 @@ class DirtyWindow:
                 self._bytes -= extent.length
                 drop_cached(file.fd, extent)
         except OSError as error:
-            raise TransferError(
+            raise transfer_error(
                 error.errno or errno.EIO,
                 f"write-back failed: {error.strerror}",
                 file.path,
@@ -99,7 +100,7 @@ def drop_cached(fd: int, extent: Extent) -> None:
     """
     offset = round_down(extent.offset, alignment=mmap.PAGESIZE)
     length = round_up(extent.end, alignment=mmap.PAGESIZE) - offset
-    os.posix_fadvise(fd, offset, length, os.POSIX_FADV_DONTNEED)
+    advise(fd, os.POSIX_FADV_DONTNEED, offset=offset, length=length)
 
 
 def _sync_range(fd: int, extent: Extent, *, flags: int) -> bool:
