@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -90,8 +91,8 @@ def run(arguments: argparse.Namespace) -> int:
     fail_on = tuple(arguments.fail_on or DEFAULT_FAIL_ON)
     watch.tick()
     _check_names(fail_on, watch)
-    # An interrupt is an end like any other, from the moment on at which it watches.
-    with contextlib.suppress(KeyboardInterrupt), watch, _served(watch, arguments.prometheus):
+    # A signal is an end like any other, from the moment on at which it watches.
+    with _ended_by_signals(), watch, _served(watch, arguments.prometheus):
         _wait(watch, pids=pids, duration_s=duration_s, quiet=arguments.json)
     if watch.log_error is not None:
         raise watch.log_error
@@ -119,6 +120,17 @@ def _wait(
                 return
             time.sleep(left_s)
             view.draw()
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """End the block at SIGINT, unless whoever started this process had it ignored, or SIGTERM."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager

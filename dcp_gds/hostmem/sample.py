@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dcp_gds.hostmem.cgroup import find_memory_cgroup
-from dcp_gds.hostmem.procfile import KeptFile, read_file
+from dcp_gds.hostmem.procfile import read_file
 from dcp_gds.hostmem.vmstat import (
     only,
     only_kib,
@@ -89,8 +89,6 @@ class Sampler:
         self._pids = tuple(pids)
         self._proc = str(root / "proc")
         self._cgroup = find_memory_cgroup(self._pids[0] if self._pids else "self", root=root)
-        self._vmstat = KeptFile(f"{self._proc}/vmstat")
-        self._meminfo = KeptFile(f"{self._proc}/meminfo")
         self._drives = _drives(root)
         self._slow: tuple[dict[str, int], dict[str, int]] = ({}, {})
         self._slow_s = -SLOW_INTERVAL_S
@@ -102,8 +100,8 @@ class Sampler:
         most, and is as it was at the last reading in between: that halves the cost at 10 Hz.
         """
         now = time.monotonic()
-        counters, gauges = _of_vmstat(parse_counters(self._vmstat.read(), VMSTAT))
-        gauges |= _of_meminfo(parse_kib(self._meminfo.read(), MEMINFO))
+        counters, gauges = _of_vmstat(parse_counters(read_file(f"{self._proc}/vmstat"), VMSTAT))
+        gauges |= _of_meminfo(parse_kib(read_file(f"{self._proc}/meminfo"), MEMINFO))
         if complete or now - self._slow_s >= SLOW_INTERVAL_S:
             self._slow, self._slow_s = self._read_slow(), now
         return Sample(now, counters | self._slow[0], gauges | self._slow[1])

@@ -176,11 +176,11 @@ class HostMemoryWatch:
         """Judge the save that began; None if none did."""
         self.tick()
         with self._own_lock():
-            if self._save is None:
-                return None
-            change, self._save = self._save.change(), None
+            change, self._save = self._save.change() if self._save else None, None
         if not self._started:
             self._rest()
+        if change is None:
+            return None
         report = report_of(
             change,
             staging_bytes=staging_bytes,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -106,19 +107,33 @@ def test_it_ends_with_the_process(tmp_path: Path, capsys: Output) -> None:
     assert "rss_bytes" not in run.samples[-1].gauges
 
 
-def test_an_interrupt_ends_it_with_a_verdict() -> None:
-    code = "from dcp_gds.cli.main import main; import sys; sys.exit(main(['watch', '--json']))"
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_with_a_verdict(number: signal.Signals) -> None:
+    # Whoever runs the tests in the background may have SIGINT ignored, and children inherit that.
+    code = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
+        "from dcp_gds.cli.main import main; sys.exit(main(['watch', '--json']))"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
     ) as process:
-        deadline = time.monotonic() + 60
-        # Its thread is there when it watches.
-        while len(list(Path(f"/proc/{process.pid}/task").iterdir())) < 2:
-            assert time.monotonic() < deadline
-        process.send_signal(2)
-        out, _ = process.communicate(timeout=60)
+        try:
+            deadline = time.monotonic() + 60
+            # Its thread is there when it watches.
+            while len(list(Path(f"/proc/{process.pid}/task").iterdir())) < 2:
+                assert time.monotonic() < deadline
+            process.send_signal(number)
+            out, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode in {0, 1}
     assert json.loads(out)["verdict"]
+
+
+def test_a_handler_of_the_caller_is_put_back(capsys: Output) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    assert main(["watch", "--duration", "1ms"]) == 0
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_prometheus() -> None:

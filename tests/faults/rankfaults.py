@@ -160,7 +160,7 @@ FAULTS: dict[str, Fault] = {
         *_IO, partial(_refusing, "fsync", errno.EIO, _is_temporary), coordinator=True
     ),
     "finish, no room": Fault(
-        "TransferError",
+        "StorageFullError",
         errno.ENOSPC,
         "cannot publish",
         partial(_refusing, "fsync", errno.ENOSPC, _is_temporary),

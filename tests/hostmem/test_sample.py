@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dcp_gds.hostmem.cgroup import find_memory_cgroup
-from dcp_gds.hostmem.procfile import FILE_BYTES_MAX, KeptFile, read_file
+from dcp_gds.hostmem.procfile import FILE_BYTES_MAX, read_file
 from dcp_gds.hostmem.sample import Sampler
 from tests.hostmem.recorded import KERNELS, proc_tree, recording
 
@@ -143,19 +143,9 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert FILE_BYTES_MAX <= len(read_file(large)) < FILE_BYTES_MAX + (1 << 20)
 
 
-def test_a_kept_file_is_read_anew_each_time(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(b"x" * 100_000)
-    kept = KeptFile(path)
-    assert kept.read() == path.read_bytes()
-    path.write_bytes(b"short")
-    assert kept.read() == b"short"
-    assert KeptFile(tmp_path / "none").read() == b""
-    assert KeptFile(tmp_path).read() == b""
-
-
-def test_kept_files_are_closed_with_their_owner() -> None:
+def test_no_file_stays_open() -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
-    for _ in range(5):
-        Sampler().sample()
+    samplers = [Sampler() for _ in range(5)]
+    for sampler in samplers:
+        sampler.sample()
     assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -78,7 +78,9 @@ def test_a_save_that_never_ends(tmp_path: Path) -> None:
     watch.begin_save()
     watch.abandon_save()
     assert threads() == []
+    watch.follow_save()
     assert watch.end_save() is None
+    assert threads() == []
     with HostMemoryWatch(root=tmp_path) as started:
         started.begin_save()
         started.abandon_save()
