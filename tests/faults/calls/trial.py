@@ -20,11 +20,23 @@ import torch
 from dcp_gds import GDSReader, GDSWriter
 from dcp_gds.errors import CheckpointExistsError, NotCommittedError
 from tests.checkpoint.rawbytes import dense_tensor, filled_tensor, raw
-from tests.checkpoint.refusal import unwrapped
-from tests.checkpoint.storage import dcp_load, dcp_save
+from tests.checkpoint.refusal import snapshot, unwrapped
+from tests.checkpoint.storage import dcp_load, dcp_save, save
 from tests.faults.calls.injector import Call, Fault, Observed, observing
 
-__all__ = ["KINDS", "OLD", "TRANSFER_BYTES", "Found", "Trial", "recorded", "state", "tried"]
+__all__ = [
+    "KINDS",
+    "NEW",
+    "OLD",
+    "TRANSFER_BYTES",
+    "Found",
+    "Trial",
+    "generation_of",
+    "recorded",
+    "recorded_with_data",
+    "state",
+    "tried",
+]
 
 # A save to a new directory, to one whose checkpoint may be replaced, to one where it may not, and
 # a load.
@@ -91,6 +103,23 @@ def recorded(root: Path, kind: str, engine: str) -> list[Call]:
     refused = isinstance(found.observed.error, CheckpointExistsError)
     assert refused if kind == "refused save" else found.observed.error is None, found
     return found.observed.calls
+
+
+def recorded_with_data(root: Path, kind: str, engine: str) -> tuple[dict[str, bytes], list[Call]]:
+    """The files in `root` before a save of generation `NEW`, and its calls with what they write."""
+    path = root / "step"
+    overwrite = kind == "overwrite"
+    if overwrite:
+        save(state(OLD), path)
+    before = snapshot(root)
+    with (
+        GDSWriter(
+            path, engine=engine, overwrite=overwrite, transfer_bytes=TRANSFER_BYTES
+        ) as writer,
+        observing(root, data=True) as observed,
+    ):
+        dcp_save(state(NEW), storage_writer=writer, no_dist=True)
+    return before, observed.calls
 
 
 def tried(root: Path, trial: Trial) -> Found:
