@@ -95,7 +95,7 @@ class _Verification:
         self._pool = StagingPool(slot_bytes=STAGING_SLOT_BYTES, bytes_max=options.staging_bytes_max)
         self._queue: TransferQueue | None = None
         self._metadata_files: list[Path] = []
-        self._tokens: list[str | None] = []
+        self._tokens: dict[Path, str | None] = {}
         self._files: set[str] = set()
         self._unreferenced = Unreferenced((), 0, 0)
         self._bytes_read = 0
@@ -115,6 +115,7 @@ class _Verification:
             done = self._done + length
             self._verify_file(path, check)
             self._advance(done - self._done)
+        self._tell_if_overwritten(allow)
         named = {*self._files, *(path.name for path in self._metadata_files)}
         try:
             self._unreferenced = unreferenced_in(self._directory, named=named)
@@ -127,7 +128,7 @@ class _Verification:
             path=str(self._directory),
             fast=self._fast,
             metadata_files=tuple(path.name for path in self._metadata_files),
-            tokens=tuple(self._tokens),
+            tokens=tuple(self._tokens.values()),
             files=len(self._files),
             bytes_read=self._bytes_read + (0 if self._queue is None else self._queue.moved),
             unreferenced=self._unreferenced.names,
@@ -152,7 +153,7 @@ class _Verification:
         except DcpGdsError as error:
             self._note(error)
             return []
-        self._tokens.append(committed.token)
+        self._tokens[path] = committed.token
         if committed.token is None:
             self._findings.leave_out(f"{path.name} has no checksum")
         items = promised_items(committed.metadata, path=path, report=self._findings.damage)
@@ -188,6 +189,25 @@ class _Verification:
             )
             checks.append((shard_file, check, _length_of(shard_file)))
         return checks
+
+    def _tell_if_overwritten(self, allow: tuple[str, ...]) -> None:
+        """Call nothing damaged that a save has replaced meanwhile, and removed.
+
+        Stock writers leave no token: of their checkpoints it cannot be told.
+        """
+        for path, token in self._tokens.items():
+            if not self._findings.any_damage:
+                return
+            with contextlib.suppress(DcpGdsError):
+                now = read_metadata_file(path, allow=allow).token
+                if now is not None and now != token:
+                    self._findings.overwritten(
+                        CorruptCheckpointError(
+                            "the checkpoint was overwritten while it was being verified;"
+                            " verify again",
+                            path,
+                        )
+                    )
 
     def _verify_file(self, path: Path, check: ShardCheck) -> None:
         """Check one shard file."""

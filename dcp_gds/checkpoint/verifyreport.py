@@ -143,6 +143,11 @@ class Findings:
         self._unchecked: dict[str, int] = {}
         self._unreadable: list[str] = []
 
+    @property
+    def any_damage(self) -> bool:
+        """Whether something is wrong so far."""
+        return self._damage_count > 0
+
     def damage(self, error: DcpGdsError, *, fqn: str | None = None) -> None:
         """Note something that is wrong."""
         self._damage_count += 1
@@ -171,6 +176,12 @@ class Findings:
         """Note a file that cannot be looked at."""
         if len(self._unreadable) < KEPT_MAX:
             self._unreadable.append(str(error))
+
+    def overwritten(self, error: DcpGdsError) -> None:
+        """Forget what was wrong: it was found in files of a checkpoint that is gone."""
+        self._damages.clear()
+        self._damage_count = 0
+        self.cannot_read(error)
 
     def as_fields(self) -> dict[str, Any]:
         """The fields of a report that are known here."""

@@ -6,13 +6,15 @@ progress; a process with a state of 4 GiB, watched through /proc.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from dcp_gds.checkpoint import verify
+from dcp_gds.checkpoint.committed import Committed, read_metadata_file
 from dcp_gds.checkpoint.unreferenced import KEPT_MAX
 from dcp_gds.checkpoint.verify import verify_checkpoint
 from dcp_gds.checkpoint.verifyreport import Verdict
@@ -22,7 +24,7 @@ from tests.checkpoint.outside import peak_of
 from tests.checkpoint.rawbytes import dense_tensor
 from tests.checkpoint.shardfiles import flip_bit
 from tests.checkpoint.storage import OURS, Storage, dcp_save, save
-from tests.checkpoint.verifying import both_kinds, damaged, item_named, saved, token_of
+from tests.checkpoint.verifying import both_kinds, damaged, item_named, saved, state, token_of
 from tests.io.stepengine import StepEngine
 from tests.ranks import Ranks
 
@@ -96,6 +98,33 @@ def test_leftovers_are_listed_and_change_nothing(tmp_path: Path) -> None:
     report = verify_checkpoint(tmp_path)
     assert len(report.unreferenced) == KEPT_MAX
     assert report.unreferenced_count == KEPT_MAX + 3
+
+
+@pytest.mark.parametrize("new_token", [False, True], ids=["same save", "another save"])
+def test_only_what_a_save_replaced_meanwhile_is_not_called_damaged(
+    new_token: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shard file goes between the reading of the metadata and its own."""
+    file = saved(tmp_path)
+
+    def read_and_lose(path: Path, *, allow: Iterable[str]) -> Committed:
+        committed = read_metadata_file(path, allow=allow)
+        if file.exists():
+            if new_token:
+                save(state(), tmp_path, overwrite=True)
+            else:
+                file.unlink()
+        return committed
+
+    monkeypatch.setattr(verify, "read_metadata_file", read_and_lose)
+    report = verify_checkpoint(tmp_path)
+    if new_token:
+        assert (report.verdict, report.damages) == (Verdict.UNREADABLE, ())
+        (text,) = report.unreadable
+        assert "overwritten while it was being verified; verify again" in text
+        assert verify_checkpoint(tmp_path).verdict is Verdict.GOOD
+    else:
+        assert (report.verdict, report.unreadable) == (Verdict.DAMAGED, ())
 
 
 @both_kinds
