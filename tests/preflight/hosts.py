@@ -217,9 +217,10 @@ HOSTS = (
     FixtureHost(
         "vm-bytes",
         LINUX,
-        {"proc/sys/vm/dirty_ratio": "20", "proc/sys/vm/dirty_bytes": "268435456"},
+        {"proc/sys/vm/dirty_bytes": "0", "proc/sys/vm/dirty_ratio": "20"},
         HOST,
-        "ok",
+        "vm",
+        "dirty_bytes=0",
     ),
     FixtureHost(
         "cgroup-v2-limit",
@@ -234,7 +235,11 @@ HOSTS = (
         LINUX,
         {
             "proc/self/cgroup": "4:memory:/docker/abc",
+            "proc/self/mountinfo": mounted("ext4", "259:1", "/dev/nvme0n1p1")
+            + "\n27 25 0:30 /docker/abc /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory",
             "sys/fs/cgroup/memory/memory.limit_in_bytes": "2147483648",
+            "sys/fs/cgroup/memory/memory.usage_in_bytes": "1073741824",
+            "sys/fs/cgroup/memory/memory.stat": "total_inactive_file 0",
         },
         HOST,
         "cgroup-memory",
