@@ -56,7 +56,9 @@ def check_cufile(node: Node) -> Iterator[Finding]:
     found = find_libraries(node)
     real = dict.fromkeys(os.path.basename(_real(node, each)) for each in found)  # noqa: PTH119
     if len(real) > 1:
-        observed = f"several libcufile: {', '.join(found)}; the first one is loaded"
+        observed = (
+            f"several libcufile: {', '.join(f'/{each}' for each in found)}; the first one is loaded"
+        )
         remedy = "keep one, or name its directory first in LD_LIBRARY_PATH"
         yield Finding("libcufile-versions", Status.WARN, observed, "one", remedy, f"/{found[0]}")
     if found:

@@ -26,6 +26,9 @@ def check_driver(node: Node) -> Iterator[Finding]:
         remedy = "run on Linux itself; here engine='direct' is the best there is"
         yield Finding("driver", Status.WARN, "WSL: cuFile's driver cannot run", "Linux", remedy)
         return
+    if not node.has_gpu:
+        yield Finding("driver", Status.SKIP, "no NVIDIA driver", source=f"/{DRIVER}")
+        return
     version = host.read(DRIVER).splitlines()[0].removeprefix("NVRM version:").strip()
     module = "open" if "Open Kernel Module" in version else "closed"
     cuda = f", CUDA up to {node.nvml.seen['cuda']}" if node.nvml.seen.get("cuda") else ""

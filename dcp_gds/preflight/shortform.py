@@ -29,8 +29,11 @@ def findings_for(path: str, *, node: Node | None = None) -> tuple[Finding, ...]:
         If the directory cannot be looked at.
     """
     chosen = node or find_node(ask=False)
-    facts = Facts(look(path))
-    return tuple(missing_for_gds(run_checks(gds_checks(path, chosen, facts))))
+    found = missing_for_gds(run_checks(gds_checks(path, chosen, Facts(look(path)))))
+    if not chosen.has_gpu:
+        # What else GDS lacks is of no interest to a node that has nothing to write by it.
+        found = [finding for finding in found if finding.check == "driver"]
+    return tuple(found)
 
 
 def sentence(finding: Finding) -> str:

@@ -14,9 +14,12 @@ from dcp_gds.preflight.check import check_path
 from dcp_gds.preflight.facts import Facts
 from dcp_gds.preflight.finding import Status, Verdict
 from dcp_gds.preflight.host import READ_BYTES_MAX
-from tests.preflight.hosts import HOSTS
+from tests.preflight.cufilehosts import CUFILE_HOSTS
+from tests.preflight.drivehosts import DRIVE_HOSTS
+from tests.preflight.hosts import LOCAL_HOSTS
 from tests.preflight.trees import FixtureHost, build
 
+HOSTS = (*LOCAL_HOSTS, *CUFILE_HOSTS, *DRIVE_HOSTS)
 HEALTHY = HOSTS[0]
 GARBAGE = {
     "missing": None,

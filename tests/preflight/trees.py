@@ -23,8 +23,10 @@ __all__ = [
     "CLOSED",
     "DIRECT",
     "GPU",
+    "GPU_SOCKET",
     "LINUX",
     "NVIDIA_FS",
+    "NVME",
     "OPEN",
     "P2P",
     "PCI",
@@ -49,6 +51,7 @@ OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  595.71.05  Rele
 CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023"
 PCI = "sys/devices/pci0000:80/0000:80:01.0/0000:81:00.0"
 NVME = f"{PCI}/nvme/nvme0/nvme0n1"
+GPU_SOCKET = "sys/devices/pci0000:00/0000:00:01.0/0000:07:00.0/numa_node"
 P2PDMA = (
     '// cuFile\n{"properties": {"use_pci_p2pdma": true, // no nvidia-fs\n "io_batchsize": 128}}'
 )
@@ -68,7 +71,7 @@ NVML = {
     ],
 }
 
-Files = Mapping[str, str | None]
+Files = Mapping[str, str | bytes | None]
 
 
 def mounted(filesystem: str, device: str, source: str, options: str = "rw") -> str:
@@ -150,7 +153,7 @@ GPU: Files = {
     "dev/nvme0n1": "",
     "dev/nvme0n1p1": "",
     "sys/bus/pci/devices/0000:07:00.0": "-> /sys/devices/pci0000:00/0000:00:01.0/0000:07:00.0",
-    "sys/devices/pci0000:00/0000:00:01.0/0000:07:00.0/numa_node": "0",
+    GPU_SOCKET: "0",
     "usr/local/cuda/targets/x86_64-linux/lib/libcufile.so.0": "",
     "sys/kernel/iommu_groups/0/type": "identity",
 }
@@ -200,7 +203,9 @@ def build(host: FixtureHost, root: Path) -> Path:
             continue
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        if text.startswith("-> /"):
+        if isinstance(text, bytes):
+            path.write_bytes(text)
+        elif text.startswith("-> /"):
             path.symlink_to(root / text[4:])
         else:
             path.write_text(text)
