@@ -55,14 +55,19 @@ def test_read_only_directory_is_said_to_be_one(tmp_path: Path) -> None:
             select_for_save(path, requested="auto")
 
 
-@pytest.mark.root
-def test_full_disk_is_said_to_be_one(mounts: Mounts) -> None:
-    directory = mounts.directory("ext4")
+def fill(directory: Path) -> None:
+    """Take all the room there is."""
     free = shutil.disk_usage(directory).free
     # The last blocks of the filesystem are its own: take what is left in ever smaller pieces.
     for number, length in enumerate((free - (1 << 20), *[4096] * 300)):
         with suppress(OSError), (directory / f"ballast-{number}").open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, length)
+
+
+@pytest.mark.root
+def test_full_disk_is_said_to_be_one(mounts: Mounts) -> None:
+    directory = mounts.directory("ext4")
+    fill(directory)
     with pytest.raises(TransferError):
         select_for_save(directory, requested="auto")
     assert route_to(directory) is Route.NONE
