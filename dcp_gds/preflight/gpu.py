@@ -33,7 +33,8 @@ def check_driver(node: Node) -> Iterator[Finding]:
     module = "open" if "Open Kernel Module" in version else "closed"
     cuda = f", CUDA up to {node.nvml.seen['cuda']}" if node.nvml.seen.get("cuda") else ""
     names = " and ".join(sorted({gpu.name for gpu in node.gpus if gpu.name}))
-    gpus = f"{len(node.gpus)} GPUs{f' ({names})' if names else ''}"
+    gpus = f"{len(node.gpus)} GPU{'' if len(node.gpus) == 1 else 's'}"
+    gpus += f" ({names})" if names else ""
     observed = f"{gpus}, {module} kernel module, {' '.join(version.split())}{cuda}"
     yield Finding("driver", Status.OK, observed, source=f"/{DRIVER}")
 

@@ -93,6 +93,7 @@ def check_room(path: str, facts: Facts, need_bytes: int) -> Iterator[Finding]:
         yield Finding("space", Status.FAIL, f"no inode free on {path}", "1", remedy, "statvfs(3)")
     if seen["free"] < need_bytes:
         expected = f"{need_bytes / GIB:.1f} GiB"
+        observed += f", and {expected} are needed"
         yield Finding("space", Status.FAIL, observed, expected, remedy, "statvfs(3)")
     else:
         yield Finding("space", Status.OK, observed, source="statvfs(3)")

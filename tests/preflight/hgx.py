@@ -34,6 +34,10 @@ def _pair(number: int) -> dict[str, str | bytes | None]:
     name, device_number = f"nvme{number}n1", f"259:{number + 20}"
     queue = {"queue__scheduler": "[none]", "queue__logical_block_size": "512"}
     return {
+        **{
+            f"sys/bus/pci/devices/0000:{bus + 2:02x}:{port}.0/config": bytes(512)
+            for port in ("00", "01")
+        },
         f"proc/driver/nvidia/gpus/{_gpu_address(number)}/information": "",
         f"{gpu}/numa_node": socket,
         f"sys/bus/pci/devices/{_gpu_address(number)}": f"-> /{gpu}",
