@@ -25,12 +25,13 @@ LEVELS = {
     "dcp_gds.hostmem.budget": 2,
     "dcp_gds.hostmem.cgrouplimit": 1,
     "dcp_gds.hostmem": 3,
-    "dcp_gds.io": 3,
+    # Selecting an engine gives the reasons that the check of a node gives, in the same words.
     "dcp_gds.preflight": 4,
-    "dcp_gds.checkpoint": 4,
+    "dcp_gds.io": 5,
+    "dcp_gds.checkpoint": 6,
     # The public face; commands are users of it.
-    "dcp_gds": 5,
-    "dcp_gds.cli": 6,
+    "dcp_gds": 7,
+    "dcp_gds.cli": 8,
 }
 ONLY_IMPORTER = {
     "dcp_gds._core": "dcp_gds.io.direct",
@@ -96,7 +97,8 @@ def test_imports_point_one_way() -> None:
         ("dcp_gds.io.engine", "if TYPE_CHECKING:\n    from dcp_gds.checkpoint.report import X"),
         ("dcp_gds.io.engine", "from dcp_gds import GDSWriter"),
         ("dcp_gds.errors", "import dcp_gds.config"),
-        ("dcp_gds.checkpoint.writer", "import dcp_gds.preflight.finding"),
+        ("dcp_gds.preflight.check", "import dcp_gds.io.selection"),
+        ("dcp_gds.hostmem.watch", "from dcp_gds.preflight.node import Node"),
         ("dcp_gds.checkpoint.writer", "from dcp_gds import _core"),
         ("dcp_gds.io.buffered", "from dcp_gds._core import crc32"),
         ("dcp_gds.io.direct", "import kvikio.defaults"),
@@ -114,6 +116,7 @@ def test_an_import_that_points_the_wrong_way_is_seen(module: str, source: str) -
     [
         ("dcp_gds.io.direct", "from dcp_gds import _core, errors"),
         ("dcp_gds.io.staging", "from dcp_gds.hostmem.budget import Budget"),
+        ("dcp_gds.io.selection", "from dcp_gds.preflight.shortform import findings_for"),
         ("dcp_gds.io.device", "import torch\nx = torch.cuda.is_available()"),
         ("dcp_gds.io.gds", "import kvikio.defaults\nx = torch.version.cuda"),
         ("dcp_gds.cli.main", "from dcp_gds import GDSWriter\nimport dcp_gds.format.footer"),

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from dcp_gds.preflight.host import Host
 from dcp_gds.preflight.mounts import MountLine
 
-__all__ = ["BlockDevice", "devices_below"]
+__all__ = ["BlockDevice", "controllers", "devices_below"]
 
 # A stack of devices is a few layers deep; a copy of /sys with links in a circle must end.
 DEPTH_MAX = 16
+CONTROLLER = re.compile(r"nvme\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,17 @@ def devices_below(host: Host, mount: MountLine) -> list[BlockDevice]:
     found: dict[str, BlockDevice] = {}
     _walk(host, name.replace("/", "!"), found, depth=0)
     return list(found.values())
+
+
+def controllers(host: Host, name: str) -> list[str]:
+    """Return the controllers of an NVMe namespace: "nvme0" for "nvme0n1"."""
+    parts = host.real(f"sys/class/block/{name}").split("/")
+    above = parts[-2] if len(parts) > 1 else ""
+    if CONTROLLER.fullmatch(above):
+        return [above]
+    # With native multipath a namespace lies below its subsystem, which lists its controllers.
+    listed = [each for each in host.names("/".join(parts[:-1])) if CONTROLLER.fullmatch(each)]
+    return listed or [name.rpartition("n")[0]]
 
 
 def _walk(host: Host, name: str, found: dict[str, BlockDevice], *, depth: int) -> None:
@@ -55,18 +68,10 @@ def _kind(host: Host, name: str) -> str:
         # device-mapper's users mark theirs: "LVM-...", "CRYPT-LUKS2-...", "mpath-...".
         return {"LVM": "lvm", "CRYPT": "crypt", "mpath": "multipath"}.get(uuid.split("-")[0], "dm")
     if name.startswith("nvme"):
-        transport = host.get(f"sys/class/nvme/{_controller(host, name)}/transport") or "pcie"
-        return "nvme" if transport == "pcie" else f"nvme over {transport}"
+        known = [host.get(f"sys/class/nvme/{each}/transport") for each in controllers(host, name)]
+        foreign = next((each for each in known if each not in {None, "pcie"}), None)
+        return f"nvme over {foreign}" if foreign else "nvme"
     return "other"
-
-
-def _controller(host: Host, name: str) -> str:
-    """The NVMe controller of a namespace: "nvme0" for "nvme0n1"."""
-    parts = host.real(f"sys/class/block/{name}").split("/")
-    if len(parts) > 1 and parts[-2].startswith("nvme"):
-        return parts[-2]
-    # With native multipath a namespace lies below its subsystem; both usually have one number.
-    return name.rpartition("n")[0]
 
 
 def _named(host: Host, device: str) -> str:

@@ -11,10 +11,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-from dcp_gds.preflight.check import check_path
 from dcp_gds.preflight.finding import Finding, Route, Status, Verdict
-from dcp_gds.preflight.host import Host
-from dcp_gds.preflight.pathfacts import probe_path
+from dcp_gds.preflight.survey import verdicts_on
 
 __all__ = ["configure", "main", "run"]
 
@@ -55,14 +53,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check the paths, print what was found, and return the exit status."""
-    verdicts = []
-    for path in arguments.paths:
-        # A dead mount must not hang us: only the probe touches the path.
-        absolute = os.path.abspath(path)  # noqa: PTH100
-        facts = probe_path(absolute, write=not arguments.no_probe)
-        verdicts.append(
-            check_path(absolute, Host(), facts, environment=os.environ, need_bytes=arguments.need)
-        )
+    # A dead mount must not hang us: only a probe touches a path.
+    paths = [os.path.abspath(path) for path in arguments.paths]  # noqa: PTH100
+    verdicts = verdicts_on(paths, write=not arguments.no_probe, need_bytes=arguments.need)
     status = exit_status(verdicts, require=arguments.require, strict=arguments.strict)
     if arguments.json:
         shown = [asdict(verdict) for verdict in verdicts]

@@ -1,179 +1,148 @@
-"""Gpu: findings on the driver, and on what GPUDirect Storage needs besides a fitting path."""
+"""Gpu: findings on the driver, the GPUs' memory and the packages that use them."""
 
 from __future__ import annotations
 
-import json
-import os
-import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
+from dcp_gds.hostmem.budget import FRACTION_DEFAULT
+from dcp_gds.hostmem.cgrouplimit import read_cgroup_limit
 from dcp_gds.preflight.finding import Finding, Status
-from dcp_gds.preflight.host import Host, UnreadableError
+from dcp_gds.preflight.host import UnreadableError
+from dcp_gds.preflight.meminfo import total_bytes
+from dcp_gds.preflight.node import DRIVER, Gpu, Node
+from dcp_gds.preflight.pci import largest_region_bytes
 
-__all__ = ["check_allocator", "check_cufile", "check_driver", "check_iommu", "check_kernel_path"]
+__all__ = ["check_allocator", "check_bar1", "check_driver", "check_host_memory", "check_packages"]
 
-DRIVER = "proc/driver/nvidia/version"
-FS = "proc/driver/nvidia-fs"
-# Where the CUDA toolkit and distributions put the library.
-LIBRARY_DIRECTORIES = (
-    "usr/local/cuda/targets/x86_64-linux/lib",
-    "usr/local/cuda/targets/sbsa-linux/lib",
-    "usr/local/cuda/lib64",
-    "usr/lib/x86_64-linux-gnu",
-    "usr/lib/aarch64-linux-gnu",
-    "usr/lib64",
-)
-REGISTRY_WORDS = ("RMForceStaticBar1=1", "RmForceDisableIomapWC=1")
+MIB, GIB = 1 << 20, 1 << 30
+# GDSWriter's largest registered window; a GPU with less BAR1 memory left cannot register it.
+WINDOW_BYTES = 64 * MIB
 
 
-def check_driver(host: Host) -> Iterator[Finding]:
-    """The NVIDIA driver, its kind of kernel module, and the number of GPUs."""
+def check_driver(node: Node) -> Iterator[Finding]:
+    """The NVIDIA driver, its kind of kernel module, and the GPUs."""
+    host = node.host
     if "microsoft" in (host.get("proc/sys/kernel/osrelease") or "").lower():
         remedy = "run on Linux itself; here engine='direct' is the best there is"
         yield Finding("driver", Status.WARN, "WSL: cuFile's driver cannot run", "Linux", remedy)
         return
+    if not node.has_gpu:
+        yield Finding("driver", Status.SKIP, "no NVIDIA driver", source=f"/{DRIVER}")
+        return
     version = host.read(DRIVER).splitlines()[0].removeprefix("NVRM version:").strip()
     module = "open" if "Open Kernel Module" in version else "closed"
-    gpus = len(host.names("proc/driver/nvidia/gpus"))
-    observed = f"{gpus} GPUs, {module} kernel module, {' '.join(version.split())}"
+    cuda = f", CUDA up to {node.nvml.seen['cuda']}" if node.nvml.seen.get("cuda") else ""
+    names = " and ".join(sorted({gpu.name for gpu in node.gpus if gpu.name}))
+    gpus = f"{len(node.gpus)} GPU{'' if len(node.gpus) == 1 else 's'}"
+    gpus += f" ({names})" if names else ""
+    observed = f"{gpus}, {module} kernel module, {' '.join(version.split())}{cuda}"
     yield Finding("driver", Status.OK, observed, source=f"/{DRIVER}")
 
 
-def check_kernel_path(host: Host, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Whether the kernel can move bytes between drive and GPU: by nvidia-fs or by P2PDMA."""
-    if not has_gpu(host):
+def check_bar1(node: Node) -> Iterator[Finding]:
+    """Whether BAR1, through which a drive reaches GPU memory, has room for a registered window."""
+    gpus = [_with_bar1(node, gpu) for gpu in node.gpus]
+    told = [gpu for gpu in gpus if gpu.bar1_bytes]
+    if not node.has_gpu or not gpus:
         return
-    if _settings(host, environment).get("use_pci_p2pdma") is True:
-        yield from _p2pdma(host)
+    if not told:
+        raise UnreadableError(f"BAR1: NVML {_why_silent(node)}, and /sys has no regions")
+    tight = [gpu for gpu in told if gpu.bar1_free_bytes < WINDOW_BYTES]
+    shown = tight or told
+    observed = "; ".join(dict.fromkeys(_bar1_text(node, gpu) for gpu in shown))
+    source = "NVML" if node.nvml.seen.get("gpus") else "/sys/bus/pci/devices"
+    if tight:
+        expected = f"{WINDOW_BYTES // MIB} MiB free"
+        remedy = "run fewer processes on the GPU, or one with a larger BAR1; see who holds it:"
+        remedy += " nvidia-smi -q -d MEMORY,PIDS"
+        yield Finding("bar1", Status.WARN, observed, expected, remedy, source)
     else:
-        yield from _nvidia_fs(host)
+        yield Finding("bar1", Status.OK, observed, source=source)
 
 
-def check_cufile(host: Host, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Whether libcufile is there, and the settings that it takes."""
-    if not has_gpu(host):
-        return
-    found = [
-        f"/{directory}/{name}"
-        for directory in LIBRARY_DIRECTORIES
-        for name in host.names(directory)
-        if name.startswith("libcufile.so")
-    ]
-    if found:
-        yield Finding("libcufile", Status.OK, found[0], source=found[0])
-    else:
-        remedy = "install gds-tools or pip's nvidia-cufile (dcp-gds's extra cu12 or cu13 has it)"
-        observed = "libcufile.so is in no usual directory"
-        yield Finding("libcufile", Status.WARN, observed, "libcufile.so", remedy)
-    name = _settings_file(environment)
-    settings = _settings(host, environment)
-    shown = ", ".join(f"{key}={value}" for key, value in settings.items() if key in SHOWN)
-    yield Finding("cufile-json", Status.OK, shown or "defaults", source=f"/{name}")
-
-
-def check_iommu(host: Host) -> Iterator[Finding]:
-    """Whether an IOMMU translates what a drive and a GPU send each other."""
-    if not has_gpu(host):
-        return
-    place = "sys/kernel/iommu_groups"
-    kinds = {host.get(f"{place}/{group}/type") for group in host.names(place)}
-    translated = sorted(kind for kind in kinds if kind and kind.startswith("DMA"))
-    if translated:
-        observed = f"the IOMMU translates ({', '.join(translated)})"
-        remedy = "boot with iommu=pt, or switch the IOMMU off in the firmware"
-        yield Finding("iommu", Status.WARN, observed, "off or iommu=pt", remedy, f"/{place}")
-    else:
-        yield Finding("iommu", Status.OK, "off, or passing through", source=f"/{place}")
-
-
-def check_allocator(host: Host, environment: Mapping[str, str]) -> Iterator[Finding]:
+def check_allocator(node: Node) -> Iterator[Finding]:
     """Whether torch's allocator hands out memory that cuFile cannot register."""
     for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
-        if has_gpu(host) and "expandable_segments:true" in environment.get(name, "").lower():
-            observed = f"{name}={environment[name]}: such memory cannot be registered with cuFile"
+        setting = node.environment.get(name, "")
+        if node.has_gpu and "expandable_segments:true" in setting.lower().replace(" ", ""):
+            observed = f"{name}={setting}: such memory cannot be registered with cuFile"
             remedy = "nothing if writes go through a window; else expandable_segments:False"
             yield Finding(
                 "allocator", Status.WARN, observed, "no expandable segments", remedy, name
             )
 
 
-def has_gpu(host: Host) -> bool:
-    """Whether there is an NVIDIA driver."""
-    return host.exists(DRIVER) or host.exists("dev/dxg")
-
-
-SHOWN = ("allow_compat_mode", "use_pci_p2pdma", "max_device_cache_size_kb", "io_batchsize")
-
-
-def _nvidia_fs(host: Host) -> Iterator[Finding]:
-    """Whether nvidia-fs is loaded, visible, and known to the nvme module."""
-    source = f"/{FS}/version"
-    if not host.exists("sys/module/nvidia_fs"):
-        remedy = "modprobe nvidia-fs (package nvidia-gds), or set up P2PDMA in cufile.json"
-        yield Finding("nvidia-fs", Status.WARN, "nvidia-fs is not loaded", "loaded", remedy, source)
+def check_packages(node: Node) -> Iterator[Finding]:
+    """Whether torch, kvikio and the driver are for CUDA versions that go together."""
+    packages = node.packages
+    if not node.has_gpu or not packages:
         return
-    if not any(name.startswith("nvidia-fs") for name in host.names("dev")):
-        observed = "nvidia-fs is loaded, but there is no /dev/nvidia-fs*"
-        remedy = "in a container pass the devices: docker run --device=/dev/nvidia-fs0 ..."
-        yield Finding("nvidia-fs", Status.WARN, observed, "/dev/nvidia-fs0", remedy, "/dev")
+    kvikio = next((name for name in packages if name.startswith("kvikio-cu")), "")
+    torch = packages.get("torch-cuda", "")
+    major = torch.partition(".")[0]
+    wanted = {major, kvikio.removeprefix("kvikio-cu")} - {""}
+    driver = str(node.nvml.seen.get("cuda", ""))
+    observed = f"torch {packages.get('torch', 'not installed')}"
+    observed += f" for CUDA {torch}" if torch else ""
+    observed += f", {kvikio} {packages[kvikio]}" if kvikio else ", no kvikio"
+    source = "package metadata"
+    if len(wanted) > 1:
+        remedy = f"pip install kvikio-cu{major}, and remove {kvikio}"
+        expected = "torch and kvikio for one CUDA version"
+        yield Finding("packages", Status.WARN, observed, expected, remedy, source)
+    elif driver and wanted and int(driver.partition(".")[0]) < int(max(wanted)):
+        observed += f", but the driver knows CUDA up to {driver}"
+        remedy = "install a newer driver, or packages for an older CUDA version"
+        yield Finding("packages", Status.WARN, observed, f"CUDA {max(wanted)}", remedy, source)
+    else:
+        mode = node.environment.get("KVIKIO_COMPAT_MODE", "AUTO").upper()
+        yield from _kvikio(f"{observed}; KVIKIO_COMPAT_MODE={mode}", mode)
+
+
+def check_host_memory(node: Node) -> Iterator[Finding]:
+    """Whether what fills the GPUs fits under the ceiling of staging memory."""
+    gpu_bytes = sum(gpu.memory_bytes for gpu in node.gpus)
+    if not node.has_gpu:
         return
-    if not re.search(r"^nvme\b", host.get(f"{FS}/modules") or "", re.MULTILINE):
-        observed = "the nvme module is not registered with nvidia-fs"
-        remedy = "load the nvme module of MLNX_OFED or DOCA (--with-nvmf), or set up P2PDMA"
-        source = f"/{FS}/modules"
-        yield Finding("nvidia-fs", Status.WARN, observed, "nvme listed", remedy, source)
-        return
-    if not host.exists("run/udev"):
-        remedy = "in a container: docker run -v /run/udev:/run/udev:ro ..."
-        yield Finding("nvidia-fs", Status.WARN, "no /run/udev", "/run/udev", remedy, "/run/udev")
-        return
-    yield Finding("nvidia-fs", Status.OK, f"{host.get(f'{FS}/version')}, nvme", source=source)
+    if not gpu_bytes:
+        raise UnreadableError(f"GPU memory: NVML {_why_silent(node)}")
+    limit = read_cgroup_limit(node.host.root)
+    total = total_bytes(node.host)
+    ceiling = FRACTION_DEFAULT * (min(total, limit.limit) if limit else total)
+    observed = f"the GPUs hold {gpu_bytes / GIB:.0f} GiB, and staging may take"
+    observed += f" {ceiling / GIB:.0f} GiB ({FRACTION_DEFAULT:.0%} of the host's)"
+    if ceiling < gpu_bytes:
+        remedy = "`dcp-gds plan` says what fits; a larger state blocks longer, or guard() it"
+        expected = f"{gpu_bytes / GIB:.0f} GiB, to stage all of it"
+        yield Finding("host-memory", Status.WARN, observed, expected, remedy, "/proc/meminfo")
+    else:
+        yield Finding("host-memory", Status.OK, observed, source="/proc/meminfo")
 
 
-def _p2pdma(host: Host) -> Iterator[Finding]:
-    """Each condition of P2PDMA."""
-    parameters = host.get("proc/driver/nvidia/params") or ""
-    release = host.get("proc/sys/kernel/osrelease") or ""
-    config = host.get(f"boot/config-{release}")
-    multipath = host.get("sys/module/nvme_core/parameters/multipath")
-    words = [word for word in REGISTRY_WORDS if word.lower() not in parameters.lower()]
-    problems: list[tuple[str, str, str]] = []
-    if "Open Kernel Module" not in (host.get(DRIVER) or ""):
-        remedy = "install the driver's open kernel modules (package nvidia-open)"
-        problems.append(("the driver's kernel module is the closed one", "open", remedy))
-    if config is not None and "CONFIG_PCI_P2PDMA=y" not in config:
-        problems.append((f"Linux {release} has no CONFIG_PCI_P2PDMA", "=y", "use another kernel"))
-    if words:
-        setting = f'options nvidia NVreg_RegistryDwords="{";".join(REGISTRY_WORDS)};"'
-        remedy = f"put into /etc/modprobe.d/nvidia.conf and reboot: {setting}"
-        problems.append((f"the driver runs without {' and '.join(words)}", "set", remedy))
-    if multipath == "Y":
-        remedy = "put into /etc/modprobe.d/nvme.conf and reboot: options nvme_core multipath=N"
-        problems.append(("nvme_core runs with multipath=Y", "N", remedy))
-    for observed, expected, remedy in problems:
-        yield Finding("p2pdma", Status.WARN, observed, expected, remedy)
-    if not problems:
-        yield Finding("p2pdma", Status.OK, "each condition is met, as far as can be seen")
+def _kvikio(observed: str, mode: str) -> Iterator[Finding]:
+    """What kvikio's own compat mode will do."""
+    if mode in {"ON", "TRUE", "YES", "1"}:
+        remedy = "unset KVIKIO_COMPAT_MODE, or set it to OFF"
+        yield Finding("packages", Status.WARN, observed, "OFF or AUTO", remedy, "environment")
+    else:
+        yield Finding("packages", Status.OK, observed, source="package metadata")
 
 
-def _settings_file(environment: Mapping[str, str]) -> str:
-    """The file that cuFile takes its settings from."""
-    return environment.get("CUFILE_ENV_PATH_JSON", "/etc/cufile.json").lstrip("/")
+def _with_bar1(node: Node, gpu: Gpu) -> Gpu:
+    """A GPU, with BAR1's length from /sys where the driver's library told nothing."""
+    if gpu.bar1_bytes:
+        return gpu
+    length = largest_region_bytes(node.host, gpu.address)
+    return Gpu(gpu.name, gpu.address, gpu.memory_bytes, length, length)
 
 
-def _settings(host: Host, environment: Mapping[str, str]) -> dict[str, Any]:
-    """The properties in cufile.json, which may have comments; none if it is missing."""
-    name = _settings_file(environment)
-    text = host.get(name)
-    if text is None:
-        return {}
-    kept = (line for line in text.splitlines() if not line.lstrip().startswith("//"))
-    lines = (line.split(" //")[0] for line in kept)
-    try:
-        properties = json.loads(os.linesep.join(lines)).get("properties", {})
-    except (ValueError, AttributeError) as error:
-        raise UnreadableError(f"/{name}: {error}") from error
-    if not isinstance(properties, dict):
-        raise UnreadableError(f"/{name}: properties is no object")
-    return properties
+def _bar1_text(node: Node, gpu: Gpu) -> str:
+    """One GPU's BAR1."""
+    free = f"{gpu.bar1_free_bytes // MIB} of " if node.nvml.seen.get("gpus") else ""
+    suffix = " free" if free else ", how much is free is unknown"
+    return f"BAR1 of {gpu.name or gpu.address}: {free}{gpu.bar1_bytes // MIB} MiB{suffix}"
+
+
+def _why_silent(node: Node) -> str:
+    """Why the driver's library told nothing."""
+    return node.nvml.failure or str(node.nvml.seen.get("error", "knows no GPU"))

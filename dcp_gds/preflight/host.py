@@ -32,6 +32,13 @@ class Host:
         UnreadableError
             If it is missing, not to be read by this user, no file, too long, or binary.
         """
+        content = self.read_bytes(name)
+        if b"\0" in content:
+            raise UnreadableError(f"/{name}: not text")
+        return os.fsdecode(content).strip()
+
+    def read_bytes(self, name: str) -> bytes:
+        """Return what a file holds; raises as `read`, but for binary files."""
         try:
             # A FIFO or a device in the place of a file must not block.
             fd = os.open(self._at(name), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -43,11 +50,12 @@ class Host:
                 os.close(fd)
         except OSError as error:
             raise UnreadableError(f"/{name}: {error.strerror}") from error
+        except ValueError as error:
+            # A name made of what another file says may have a null byte in it.
+            raise UnreadableError(f"/{name!r}: {error}") from error
         if len(content) > READ_BYTES_MAX:
             raise UnreadableError(f"/{name}: longer than {READ_BYTES_MAX} bytes")
-        if b"\0" in content:
-            raise UnreadableError(f"/{name}: not text")
-        return os.fsdecode(content).strip()
+        return content
 
     def get(self, name: str) -> str | None:
         """Return a file's text, or None if it cannot be read."""
@@ -74,7 +82,7 @@ class Host:
         """Return the sorted names in a directory; none if it cannot be read."""
         try:
             return sorted(os.listdir(self._at(directory)))  # noqa: PTH208
-        except OSError:
+        except (OSError, ValueError):
             return []
 
     def real(self, name: str) -> str:
@@ -86,7 +94,8 @@ class Host:
 
     def exists(self, name: str) -> bool:
         """Tell whether there is such a file."""
-        return self._at(name).exists()
+        # Path.exists raises where a directory on the way may not be searched.
+        return os.path.exists(self._at(name))  # noqa: PTH110
 
     def _at(self, name: str) -> Path:
         return self.root / name

@@ -2,22 +2,51 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
+from dcp_gds.errors import UnsupportedError
+from dcp_gds.hostmem.cgrouplimit import read_cgroup_limit
+from dcp_gds.hostmem.sysctl import directives
+from dcp_gds.hostmem.vmstat import parse_kib
+from dcp_gds.preflight.facts import Facts
 from dcp_gds.preflight.finding import Finding, Status
 from dcp_gds.preflight.host import Host, UnreadableError
 
-__all__ = ["check_memory", "check_nofile", "check_swap", "check_vm"]
+__all__ = [
+    "check_io_uring",
+    "check_memlock",
+    "check_memory",
+    "check_nofile",
+    "check_overcommit",
+    "check_swap",
+    "check_thp",
+    "check_vm",
+]
 
+GIB = 1 << 30
 # Each rank has a file for every shard it writes or reads, besides what torch holds open.
 NOFILE_MIN = 4096
-# Values for a node that trains: little dirty memory, and no swapping.
-VM_ADVICE = (
-    ("swappiness", 1, None),
-    ("dirty_background_ratio", 5, "dirty_background_bytes"),
-    ("dirty_ratio", 10, "dirty_bytes"),
-    ("vfs_cache_pressure", 50, None),
-)
+LIMITS = "proc/self/limits"
+STRICT = 2
+
+
+def check_nofile(host: Host) -> Iterator[Finding]:
+    """How many files a process may have open."""
+    soft = _limit(host, "Max open files")
+    few = soft is not None and soft < NOFILE_MIN
+    wanted, remedy = (str(NOFILE_MIN), f"ulimit -n {NOFILE_MIN}") if few else ("", "")
+    status = Status.WARN if few else Status.OK
+    shown = "no limit on" if soft is None else str(soft)
+    yield Finding("nofile", status, f"{shown} open files", wanted, remedy, f"/{LIMITS}")
+
+
+def check_memlock(host: Host) -> Iterator[Finding]:
+    """How much memory may be locked: told, not judged, since nothing here calls mlock."""
+    locked = _limit(host, "Max locked memory")
+    # CUDA's driver pins staging memory outside this limit.
+    shown = "no limit on locked memory" if locked is None else f"{locked >> 10} KiB may be locked"
+    yield Finding("memlock", Status.OK, f"{shown}; nothing here needs more", source=f"/{LIMITS}")
 
 
 def check_swap(host: Host) -> Iterator[Finding]:
@@ -32,76 +61,77 @@ def check_swap(host: Host) -> Iterator[Finding]:
 
 
 def check_vm(host: Host) -> Iterator[Finding]:
-    """The four vm.* settings, and the forms in bytes that replace two of them."""
-    for name, advised, in_bytes in VM_ADVICE:
-        source = f"/proc/sys/vm/{name}"
-        number = int(host.get(f"proc/sys/vm/{in_bytes}") or 0) if in_bytes else 0
-        if number:
-            yield Finding(
-                "vm", Status.OK, f"vm.{in_bytes}={number}, which replaces vm.{name}", source=source
-            )
-            continue
-        value = host.number(f"proc/sys/vm/{name}")
-        if value <= advised:
-            yield Finding("vm", Status.OK, f"vm.{name}={value}", source=source)
+    """The settings of vm.* that `dcp-gds sysctl` shows, those in bytes included."""
+    try:
+        found = directives(host.root)
+    except UnsupportedError as error:
+        raise UnreadableError(str(error)) from error
+    for each in found:
+        source = f"/proc/sys/vm/{each.name}"
+        observed = f"vm.{each.name}={each.now}"
+        if each.now is None and each.good:
+            continue  # this kernel has no such setting
+        if each.now is None:
+            yield Finding("vm", Status.SKIP, f"vm.{each.name} cannot be read", source=source)
+        elif each.good:
+            yield Finding("vm", Status.OK, observed, source=source)
         else:
-            remedy = f"sysctl -w vm.{name}={advised}"
-            observed = f"vm.{name}={value}"
-            yield Finding("vm", Status.WARN, observed, str(advised), remedy, source)
+            remedy = f"sysctl -w vm.{each.name}={each.advised}"
+            yield Finding("vm", Status.WARN, observed, str(each.advised), remedy, source)
 
 
-def check_nofile(host: Host) -> Iterator[Finding]:
-    """How many files a process may have open."""
-    source = "proc/self/limits"
-    for line in host.read(source).splitlines():
-        if line.startswith("Max open files"):
-            soft = line.removeprefix("Max open files").split()[0]
-            few = soft != "unlimited" and int(soft) < NOFILE_MIN
-            status = Status.WARN if few else Status.OK
-            wanted, remedy = (str(NOFILE_MIN), f"ulimit -n {NOFILE_MIN}") if few else ("", "")
-            yield Finding("nofile", status, f"{soft} open files", wanted, remedy, f"/{source}")
-            return
-    raise UnreadableError(f"/{source}: no line for open files")
+def check_overcommit(host: Host) -> Iterator[Finding]:
+    """Whether memory is promised only as far as it is there."""
+    mode = host.number("proc/sys/vm/overcommit_memory")
+    source = "/proc/sys/vm/overcommit_memory"
+    observed = f"vm.overcommit_memory={mode}"
+    if mode != STRICT:
+        yield Finding("overcommit", Status.OK, observed, source=source)
+        return
+    memory = parse_kib(host.read_bytes("proc/meminfo"))
+    left = memory.get("CommitLimit", 0) - memory.get("Committed_AS", 0)
+    observed += f": staging memory and CUDA's mappings must fit in {left / GIB:.1f} GiB"
+    remedy = "sysctl -w vm.overcommit_memory=0, or raise vm.overcommit_ratio"
+    yield Finding("overcommit", Status.WARN, observed, "0 or 1", remedy, source)
+
+
+def check_thp(host: Host) -> Iterator[Finding]:
+    """Transparent huge pages: told, not judged, since staging memory works with each setting."""
+    place = "sys/kernel/mm/transparent_hugepage/enabled"
+    chosen = re.search(r"\[(\w+)\]", host.read(place))
+    if chosen is None:
+        raise UnreadableError(f"/{place}: no setting is marked")
+    yield Finding("huge-pages", Status.OK, f"transparent: {chosen[1]}", source=f"/{place}")
+
+
+def check_io_uring(host: Host, facts: Facts) -> Iterator[Finding]:
+    """Whether io_uring is allowed: told, not judged, since nothing here needs it."""
+    answer = facts.seen.get("io_uring")
+    if answer is None:
+        disabled = host.number("proc/sys/kernel/io_uring_disabled")
+        answer = ("allowed", "for root and a group only", "disabled")[disabled]
+    observed = f"io_uring: {answer}; it is not needed"
+    yield Finding("io-uring", Status.OK, observed, source="io_uring_setup(2)")
 
 
 def check_memory(host: Host) -> Iterator[Finding]:
     """The cgroup's limit on memory, which page cache counts against."""
-    limit, source = _cgroup_limit(host)
-    if limit is None:
-        yield Finding("cgroup-memory", Status.OK, "no limit on memory", source=source)
+    found = read_cgroup_limit(host.root)
+    if found is None:
+        yield Finding("cgroup-memory", Status.OK, "no limit on memory", source="/proc/self/cgroup")
         return
-    observed = f"memory is limited to {limit / (1 << 30):.1f} GiB: page cache counts, too"
+    observed = f"memory is limited to {found.limit / GIB:.1f} GiB, {found.free / GIB:.1f} GiB of"
+    observed += " it free: page cache counts, too"
     remedy = (
         "write by direct I/O, or raise the limit: buffered writes fill it faster than they drain"
     )
-    yield Finding("cgroup-memory", Status.WARN, observed, "no limit", remedy, source)
+    yield Finding("cgroup-memory", Status.WARN, observed, "no limit", remedy, found.path)
 
 
-def _cgroup_limit(host: Host) -> tuple[int | None, str]:
-    """The lowest limit on the way up from the process's own cgroup, of either version."""
-    group, version = _own_group(host)
-    base = "sys/fs/cgroup/memory" if version == 1 else "sys/fs/cgroup"
-    name = "memory.limit_in_bytes" if version == 1 else "memory.max"
-    limits: list[tuple[int, str]] = []
-    parts = [part for part in group.split("/") if part]
-    # Inside a container the path is the host's and is missing here: its root is the own group.
-    for depth in range(len(parts), -1, -1):
-        file = "/".join((base, *parts[:depth], name))
-        text = host.get(file)
-        # cgroup v1 says "no limit" as the largest multiple of a page.
-        if text is not None and text.isdigit() and int(text) < 1 << 62:
-            limits.append((int(text), f"/{file}"))
-    return min(limits) if limits else (None, f"/{base}")
-
-
-def _own_group(host: Host) -> tuple[str, int]:
-    """The path of the memory cgroup, and its version."""
-    unified = "/"
-    for line in host.read("proc/self/cgroup").splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if "memory" in controllers.split(","):
-            return path, 1
-        if number == "0":
-            unified = path
-    return unified, 2
+def _limit(host: Host, name: str) -> int | None:
+    """The process's soft limit of this name; None if there is none."""
+    for line in host.read(LIMITS).splitlines():
+        if line.startswith(name):
+            soft = line.removeprefix(name).split()[0]
+            return None if soft == "unlimited" else int(soft)
+    raise UnreadableError(f"/{LIMITS}: no line {name}")

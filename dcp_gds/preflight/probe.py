@@ -16,7 +16,7 @@ import stat
 import sys
 import time
 
-__all__ = ["main"]
+__all__ = ["look", "main"]
 
 # linux/stat.h: the request, and where struct statx has the two alignments.
 STATX_DIOALIGN = 0x2000
@@ -27,6 +27,9 @@ ALIGNMENT_MIN = 4096
 # Enough to see a drive's order of magnitude, and written within a second by a slow one.
 SPEED_BYTES = 32 << 20
 SPEED_PIECE_BYTES = 4 << 20
+# The same number on x86_64 and aarch64.
+IO_URING_SETUP = 425
+REFUSALS = (errno.EPERM, errno.ENOSYS, errno.EACCES)
 NO_TMPFILE = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
 
 
@@ -34,18 +37,19 @@ def main(path: str, *, write: bool) -> dict[str, object]:
     """Look at a path and, if `write`, write and read back blocks in a file that leaves no trace."""
     seen: dict[str, object] = {}
     try:
-        seen.update(_stat(path))
+        seen.update(look(path))
     except OSError as error:
         seen["error"] = error.strerror
         seen["parent"] = _nearest_parent(path)
         return seen
+    seen["io_uring"] = _io_uring()
     if seen["directory"] and write:
         seen.update(_write(path))
     return seen
 
 
-def _stat(path: str) -> dict[str, object]:
-    """What can be known without writing."""
+def look(path: str) -> dict[str, object]:
+    """Return what can be known of a path without writing; raises OSError if it is not there."""
     fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as file:  # noqa: PTH123
@@ -61,6 +65,14 @@ def _stat(path: str) -> dict[str, object]:
         "inodes": room.f_files,
         "inodes_free": room.f_favail,
     }
+
+
+def _io_uring() -> str:
+    """Whether the kernel, or a container's filter of system calls, lets io_uring be set up."""
+    ctypes.CDLL(None, use_errno=True).syscall(IO_URING_SETUP, 1, None)
+    number = ctypes.get_errno()
+    # Without parameters an allowed call fails, too: with EFAULT.
+    return "refused: " + os.strerror(number) if number in REFUSALS else "allowed"
 
 
 def _write(path: str) -> dict[str, object]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dcp_gds.preflight.blockdevice import BlockDevice, devices_below
+from dcp_gds.preflight.facts import Facts
 from dcp_gds.preflight.finding import Finding, Status
-from dcp_gds.preflight.host import Host, UnreadableError
-from dcp_gds.preflight.mounts import MountLine, find_mount
-from dcp_gds.preflight.pathfacts import PathFacts
+from dcp_gds.preflight.host import Host
+from dcp_gds.preflight.mounts import find_mount
 
-__all__ = ["check_access", "check_direct", "check_drives", "check_filesystem", "check_room"]
+__all__ = ["check_access", "check_direct", "check_filesystem", "check_room"]
 
 GIB = 1 << 30
 NETWORK = frozenset({"nfs", "nfs4", "lustre", "cifs", "ceph", "wekafs", "beegfs", "gpfs", "9p"})
@@ -20,7 +19,7 @@ REMEDY_LOCAL = "use a directory on a local ext4 or xfs filesystem on NVMe"
 GDS_FILESYSTEMS = frozenset({"ext4", "xfs"})
 
 
-def check_access(path: str, facts: PathFacts) -> Iterator[Finding]:
+def check_access(path: str, facts: Facts) -> Iterator[Finding]:
     """Whether the path is a directory in which this user can write, and answers at all."""
     seen = facts.seen
     if facts.failure:
@@ -38,7 +37,7 @@ def check_access(path: str, facts: PathFacts) -> Iterator[Finding]:
     yield Finding("access", Status.FAIL, observed, "a directory to write in", remedy, "statx(2)")
 
 
-def check_direct(path: str, facts: PathFacts) -> Iterator[Finding]:
+def check_direct(path: str, facts: Facts) -> Iterator[Finding]:
     """Whether direct I/O is honoured, as tried by the probe."""
     honoured = facts.seen.get("direct")
     if honoured is None:
@@ -56,7 +55,7 @@ def check_direct(path: str, facts: PathFacts) -> Iterator[Finding]:
         yield Finding("direct-io", Status.FAIL, observed, "honoured", remedy, "write(2)")
 
 
-def check_filesystem(host: Host, path: str, facts: PathFacts) -> Iterator[Finding]:
+def check_filesystem(host: Host, path: str, facts: Facts) -> Iterator[Finding]:
     """What the path's filesystem and its options mean for direct I/O and GDS."""
     mount = find_mount(host, path, mount_id=facts.seen.get("mount_id"))
     kind = mount.filesystem
@@ -82,19 +81,7 @@ def check_filesystem(host: Host, path: str, facts: PathFacts) -> Iterator[Findin
     yield Finding("filesystem", status, observed, expected, remedy, "/proc/self/mountinfo")
 
 
-def check_drives(host: Host, path: str, facts: PathFacts) -> Iterator[Finding]:
-    """What lies between the filesystem and the drives, and the PCIe link of each drive."""
-    mount = find_mount(host, path, mount_id=facts.seen.get("mount_id"))
-    devices = devices_below(host, mount)
-    if not devices:
-        raise UnreadableError(f"/sys/class/block: no device for {mount.device} ({mount.source})")
-    yield _stack(mount, devices)
-    for device in devices:
-        if device.kind == "nvme":
-            yield from _link(host, device)
-
-
-def check_room(path: str, facts: PathFacts, need_bytes: int) -> Iterator[Finding]:
+def check_room(path: str, facts: Facts, need_bytes: int) -> Iterator[Finding]:
     """Whether the path has room for a checkpoint."""
     seen = facts.seen
     if "free" not in seen:
@@ -106,32 +93,7 @@ def check_room(path: str, facts: PathFacts, need_bytes: int) -> Iterator[Finding
         yield Finding("space", Status.FAIL, f"no inode free on {path}", "1", remedy, "statvfs(3)")
     if seen["free"] < need_bytes:
         expected = f"{need_bytes / GIB:.1f} GiB"
+        observed += f", and {expected} are needed"
         yield Finding("space", Status.FAIL, observed, expected, remedy, "statvfs(3)")
     else:
         yield Finding("space", Status.OK, observed, source="statvfs(3)")
-
-
-def _stack(mount: MountLine, devices: list[BlockDevice]) -> Finding:
-    """Whether every device from the filesystem down is one that GDS can write through."""
-    shown = ", ".join(f"{device.name} ({device.kind})" for device in devices)
-    # NVIDIA's list: plain NVMe, its partitions, and md RAID-0; not the device mapper.
-    fitting = {"nvme", "partition", "raid0"}
-    wrong = next((each for each in devices if each.kind not in fitting), None)
-    if wrong is None:
-        return Finding("drives", Status.OK, shown, source="/sys/class/block")
-    observed = f"{wrong.name} is {wrong.kind}: {shown}"
-    remedy = (
-        "for GDS put ext4 or xfs on local NVMe drives, a partition of one, or md RAID-0 of them"
-    )
-    return Finding("drives", Status.WARN, observed, "local NVMe", remedy, "/sys/class/block")
-
-
-def _link(host: Host, device: BlockDevice) -> Iterator[Finding]:
-    """Whether an NVMe drive's PCIe link runs as fast as it can."""
-    place = f"sys/class/block/{device.name}/device/device"
-    for what in ("speed", "width"):
-        now, most = (host.get(f"{place}/{side}_link_{what}") for side in ("current", "max"))
-        if now is not None and most is not None and now != most:
-            observed = f"PCIe link {what} of {device.name} is {now}"
-            remedy = f"reseat the drive or look at its slot: `lspci -vv` ({device.name})"
-            yield Finding("drive-link", Status.WARN, observed, most, remedy, f"/{place}")

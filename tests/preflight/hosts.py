@@ -1,4 +1,4 @@
-"""Hosts: machines from public reports, or reconstructed, and what the check has to say on each."""
+"""Hosts: machines whose files alone tell what the check has to say of them."""
 
 from __future__ import annotations
 
@@ -19,33 +19,16 @@ from tests.preflight.trees import (
     stacked,
 )
 
-__all__ = ["HOSTS"]
+__all__ = ["LOCAL_HOSTS"]
 
 ISSUES = "github.com/NVIDIA/gds-nvidia-fs/issues"
-EIGHT = {
-    key: text
-    for n in range(1, 8)
-    for key, text in device(f"nvme{n}n1", f"259:{n + 8}", f"sys/devices/pci{n}/nvme{n}n1").items()
-}
-RAID = ("nvme0n1", *(f"nvme{n}n1" for n in range(1, 8)))
 XFS = {"proc/self/mountinfo": mounted("xfs", "259:0", "/dev/nvme0n1")}
 OVERLAY = {"proc/self/mountinfo": "30 25 0:383 / / rw - overlay overlay rw,upperdir=/x"}
 GDS, STAGED, HOST, BUFFERED = Route.GDS, Route.STAGED, Route.DIRECT, Route.BUFFERED
 
-HOSTS = (
+LOCAL_HOSTS = (
     FixtureHost("nvidia-fs-ext4", NVIDIA_FS, {}, GDS, "ok"),
     FixtureHost("nvidia-fs-xfs", NVIDIA_FS, XFS, GDS, "ok"),
-    FixtureHost(
-        "hgx-8-gpus-8-drives",
-        NVIDIA_FS,
-        {
-            **EIGHT,
-            **stacked("md0", "9:0", RAID, md__level="raid0"),
-            **{f"proc/driver/nvidia/gpus/0000:{n}b:00.0/information": "" for n in range(1, 8)},
-        },
-        GDS,
-        "ok",
-    ),
     FixtureHost(
         "doca-nvme-not-registered",
         NVIDIA_FS,
@@ -74,7 +57,13 @@ HOSTS = (
     ),
     FixtureHost("nvidia-fs-missing", GPU, {}, STAGED, "nvidia-fs", "not loaded"),
     FixtureHost(
-        "container-no-device", NVIDIA_FS, {"dev/nvidia-fs0": None}, STAGED, "nvidia-fs", "/dev"
+        "container-no-device",
+        NVIDIA_FS,
+        {"dev/nvidia-fs0": None},
+        STAGED,
+        "nvidia-fs",
+        "/dev",
+        source="github.com/NVIDIA/nvidia-container-toolkit/issues/567",
     ),
     FixtureHost("container-no-udev", NVIDIA_FS, {"run/udev": None}, STAGED, "nvidia-fs", "udev"),
     FixtureHost("container-overlay", NVIDIA_FS, OVERLAY, STAGED, "filesystem", "0:383"),
@@ -92,6 +81,7 @@ HOSTS = (
         STAGED,
         "iommu",
         "DMA-FQ",
+        source="docs.nvidia.com/gpudirect-storage/troubleshooting-guide (1.1)",
     ),
     FixtureHost(
         "p2pdma-good", P2P, {}, GDS, "ok", source="github.com/heterodb/pg-strom/issues/913"
@@ -136,6 +126,7 @@ HOSTS = (
         STAGED,
         "drives",
         "over rdma",
+        source="github.com/ai-dynamo/nixl/issues/1063",
     ),
     FixtureHost(
         "lvm",
@@ -144,6 +135,7 @@ HOSTS = (
         STAGED,
         "drives",
         "lvm",
+        source="github.com/NVIDIA/gds-nvidia-fs/issues/62 (Unsupported block device: /dev/dm-0)",
     ),
     FixtureHost(
         "luks",
@@ -160,6 +152,7 @@ HOSTS = (
         STAGED,
         "filesystem",
         "data=journal",
+        source="github.com/NVIDIA/gds-nvidia-fs (README: ext4 in ordered mode)",
     ),
     FixtureHost("4kn", NVIDIA_FS, XFS, GDS, "ok", facts={**DIRECT, "alignment": [512, 4096]}),
     FixtureHost(
@@ -169,6 +162,7 @@ HOSTS = (
         STAGED,
         "driver",
         "WSL",
+        source="github.com/rapidsai/kvikio/issues/11",
     ),
     FixtureHost(
         "grace-hopper",
@@ -180,6 +174,7 @@ HOSTS = (
         },
         GDS,
         "ok",
+        source="docs.nvidia.com/gpudirect-storage/release-notes (1.7.2: arm with open module)",
     ),
     FixtureHost(
         "vm-passthrough-gpu-virtio-disk",
@@ -191,6 +186,7 @@ HOSTS = (
         STAGED,
         "drives",
         "vda",
+        source="github.com/rapidsai/kvikio/issues/97",
     ),
     FixtureHost(
         "expandable-segments",
@@ -200,6 +196,7 @@ HOSTS = (
         "allocator",
         "registered",
         environment={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+        source="github.com/uccl-project/uccl/issues/839",
     ),
     FixtureHost(
         "slow-link", NVIDIA_FS, {f"{PCI}/current_link_width": "2"}, GDS, "drive-link", "width"
@@ -217,9 +214,10 @@ HOSTS = (
     FixtureHost(
         "vm-bytes",
         LINUX,
-        {"proc/sys/vm/dirty_ratio": "20", "proc/sys/vm/dirty_bytes": "268435456"},
+        {"proc/sys/vm/dirty_bytes": "0", "proc/sys/vm/dirty_ratio": "20"},
         HOST,
-        "ok",
+        "vm",
+        "dirty_bytes=0",
     ),
     FixtureHost(
         "cgroup-v2-limit",
@@ -234,7 +232,11 @@ HOSTS = (
         LINUX,
         {
             "proc/self/cgroup": "4:memory:/docker/abc",
+            "proc/self/mountinfo": mounted("ext4", "259:1", "/dev/nvme0n1p1")
+            + "\n27 25 0:30 /docker/abc /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory",
             "sys/fs/cgroup/memory/memory.limit_in_bytes": "2147483648",
+            "sys/fs/cgroup/memory/memory.usage_in_bytes": "1073741824",
+            "sys/fs/cgroup/memory/memory.stat": "total_inactive_file 0",
         },
         HOST,
         "cgroup-memory",
@@ -256,5 +258,6 @@ HOSTS = (
         "direct-io",
         "not honoured",
         facts=CACHED,
+        source="github.com/kdave/btrfs-progs/pull/954",
     ),
 )

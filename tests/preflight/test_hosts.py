@@ -11,12 +11,15 @@ from pathlib import Path
 import pytest
 
 from dcp_gds.preflight.check import check_path
+from dcp_gds.preflight.facts import Facts
 from dcp_gds.preflight.finding import Status, Verdict
-from dcp_gds.preflight.host import READ_BYTES_MAX, Host
-from dcp_gds.preflight.pathfacts import PathFacts
-from tests.preflight.hosts import HOSTS
+from dcp_gds.preflight.host import READ_BYTES_MAX
+from tests.preflight.cufilehosts import CUFILE_HOSTS
+from tests.preflight.drivehosts import DRIVE_HOSTS
+from tests.preflight.hosts import LOCAL_HOSTS
 from tests.preflight.trees import FixtureHost, build
 
+HOSTS = (*LOCAL_HOSTS, *CUFILE_HOSTS, *DRIVE_HOSTS)
 HEALTHY = HOSTS[0]
 GARBAGE = {
     "missing": None,
@@ -29,8 +32,9 @@ GARBAGE = {
 
 def verdict_on(host: FixtureHost, root: Path) -> Verdict:
     """Check /data on a host."""
-    facts = PathFacts(dict(host.facts))
-    return check_path("/data", Host(root), facts, environment=host.environment)
+    return check_path(
+        "/data", host.node(root), Facts(host.facts), cufile=host.cufile, smart=host.smart
+    )
 
 
 @pytest.mark.parametrize("host", HOSTS, ids=lambda host: host.name)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -21,9 +21,10 @@ from dcp_gds.errors import TransferError
 from dcp_gds.io.engine import EngineName
 from dcp_gds.io.selection import select_for_save
 from dcp_gds.preflight.check import check_path
+from dcp_gds.preflight.facts import Facts, probe_path, run_child
 from dcp_gds.preflight.finding import Route
 from dcp_gds.preflight.host import Host
-from dcp_gds.preflight.pathfacts import PathFacts, _run, probe_path
+from dcp_gds.preflight.node import Node
 from tests.filesystems import KINDS, Mounts, missing, read_only_mount
 
 # linux/fs.h: MNT_DETACH.
@@ -33,7 +34,7 @@ LAZY = 2
 def route_to(path: Path) -> Route:
     """The verdict on a path here, where no GPU is looked for."""
     facts = probe_path(str(path), write=True)
-    return check_path(str(path), Host(), facts, environment={}).route
+    return check_path(str(path), Node(Host()), facts).route
 
 
 @pytest.mark.root
@@ -54,14 +55,19 @@ def test_read_only_directory_is_said_to_be_one(tmp_path: Path) -> None:
             select_for_save(path, requested="auto")
 
 
-@pytest.mark.root
-def test_full_disk_is_said_to_be_one(mounts: Mounts) -> None:
-    directory = mounts.directory("ext4")
+def fill(directory: Path) -> None:
+    """Take all the room there is."""
     free = shutil.disk_usage(directory).free
     # The last blocks of the filesystem are its own: take what is left in ever smaller pieces.
     for number, length in enumerate((free - (1 << 20), *[4096] * 300)):
         with suppress(OSError), (directory / f"ballast-{number}").open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, length)
+
+
+@pytest.mark.root
+def test_full_disk_is_said_to_be_one(mounts: Mounts) -> None:
+    directory = mounts.directory("ext4")
+    fill(directory)
     with pytest.raises(TransferError):
         select_for_save(directory, requested="auto")
     assert route_to(directory) is Route.NONE
@@ -77,10 +83,12 @@ def test_full_disk_is_said_to_be_one(mounts: Mounts) -> None:
         ("print('{')", "ended with status 0 and no answer"),
     ],
 )
-def test_a_probe_that_dies_is_a_finding(code: str, failure: str) -> None:
-    facts = _run([sys.executable, "-S", "-c", code], timeout_s=0.5 if "pause" in code else 20.0)
-    assert facts == PathFacts({}, failure)
-    verdict = check_path("/data", Host(), facts, environment={})
+def test_a_probe_that_dies_is_a_finding(code: str, failure: str, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(code)
+    program = SimpleNamespace(__file__=str(tmp_path / "program.py"))
+    facts = run_child(program, timeout_s=0.5 if "pause" in code else 20.0)
+    assert facts == Facts({}, failure)
+    verdict = check_path("/data", Node(Host()), facts)
     assert verdict.route is Route.NONE
     assert failure in verdict.reason
 
@@ -111,7 +119,7 @@ def test_a_mount_that_does_not_answer_is_a_finding_and_leaves_no_process(tmp_pat
     before = {child.pid for child in psutil.Process().children()}
     with blocked_mount(tmp_path / "mount") as path:
         facts = probe_path(str(path), write=True, timeout_s=0.5)
-        verdict = check_path(str(path), Host(), facts, environment={})
+        verdict = check_path(str(path), Node(Host()), facts)
     assert verdict.route is Route.NONE
     assert "did not answer within 0.5 s" in verdict.reason
     assert {child.pid for child in psutil.Process().children()} <= before

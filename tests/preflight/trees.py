@@ -13,15 +13,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dcp_gds.preflight.facts import Facts
 from dcp_gds.preflight.finding import Route
+from dcp_gds.preflight.host import Host
+from dcp_gds.preflight.node import Node
 
 __all__ = [
     "CACHED",
     "CLOSED",
     "DIRECT",
     "GPU",
+    "GPU_SOCKET",
     "LINUX",
     "NVIDIA_FS",
+    "NVME",
     "OPEN",
     "P2P",
     "PCI",
@@ -46,18 +51,34 @@ OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  595.71.05  Rele
 CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023"
 PCI = "sys/devices/pci0000:80/0000:80:01.0/0000:81:00.0"
 NVME = f"{PCI}/nvme/nvme0/nvme0n1"
+GPU_SOCKET = "sys/devices/pci0000:00/0000:00:01.0/0000:07:00.0/numa_node"
 P2PDMA = (
     '// cuFile\n{"properties": {"use_pci_p2pdma": true, // no nvidia-fs\n "io_batchsize": 128}}'
 )
 WORDS = 'RegistryDwords: "RMForceStaticBar1=1;RmForceDisableIomapWC=1;"'
 
-Files = Mapping[str, str | None]
+PACKAGES = {"torch": "2.13.0", "torch-cuda": "13.0", "kvikio-cu13": "26.10.0"}
+NVML = {
+    "cuda": "13.0",
+    "gpus": [
+        {
+            "name": "NVIDIA H100",
+            "address": "0000:07:00.0",
+            "memory_bytes": 80 << 30,
+            "bar1_bytes": 128 << 30,
+            "bar1_free_bytes": 127 << 30,
+        }
+    ],
+}
+
+Files = Mapping[str, str | bytes | None]
 
 
 def mounted(filesystem: str, device: str, source: str, options: str = "rw") -> str:
     """A mountinfo with a root and a mount on /data."""
     return (
         "25 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
+        "26 25 0:23 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
         f"30 25 {device} / /data rw,relatime shared:1 - {filesystem} {source} {options}"
     )
 
@@ -83,14 +104,29 @@ def stacked(name: str, number: str, below: tuple[str, ...], **files: str) -> dic
 
 LINUX: Files = {
     "proc/self/mountinfo": mounted("ext4", "259:1", "/dev/nvme0n1p1"),
-    "proc/self/limits": "Max open files            65536    65536    files",
+    "proc/self/limits": (
+        "Max open files            65536    65536    files\n"
+        "Max locked memory         8388608  8388608  bytes"
+    ),
     "proc/self/cgroup": "0::/user.slice",
     "sys/fs/cgroup/user.slice/memory.max": "max",
+    "sys/fs/cgroup/user.slice/memory.current": "1073741824",
+    "sys/fs/cgroup/user.slice/memory.stat": "inactive_file 0",
+    "proc/meminfo": "MemTotal: 536870912 kB",
+    "proc/vmstat": "nr_dirty_threshold 1000",
+    "proc/self/status": "Seccomp:\t0",
+    "proc/1/cgroup": "0::/init.scope",
+    "proc/sys/vm/overcommit_memory": "0",
+    "proc/sys/kernel/io_uring_disabled": "0",
+    "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never",
     "proc/swaps": "Filename Type Size Used Priority",
     "proc/sys/kernel/osrelease": "6.8.0-1057-oracle",
     "proc/sys/vm/swappiness": "1",
-    "proc/sys/vm/dirty_background_ratio": "5",
-    "proc/sys/vm/dirty_ratio": "10",
+    # Of 512 GiB no percentage is small.
+    "proc/sys/vm/dirty_background_ratio": "0",
+    "proc/sys/vm/dirty_ratio": "0",
+    "proc/sys/vm/dirty_background_bytes": "4294967296",
+    "proc/sys/vm/dirty_bytes": "8589934592",
     "proc/sys/vm/vfs_cache_pressure": "50",
     "run/udev/data/b259:0": "",
     "sys/class/nvme/nvme0": f"-> /{PCI}/nvme/nvme0",
@@ -101,6 +137,11 @@ LINUX: Files = {
     f"{PCI}/current_link_width": "4",
     f"{PCI}/max_link_width": "4",
     f"{NVME}/device": f"-> /{PCI}/nvme/nvme0",
+    f"{PCI}/numa_node": "0",
+    "sys/bus/pci/devices/0000:81:00.0": f"-> /{PCI}",
+    f"{NVME}/queue/scheduler": "[none] mq-deadline kyber",
+    f"{NVME}/queue/logical_block_size": "512",
+    f"{NVME}/queue/write_cache": "write through",
     **device("nvme0n1", "259:0", NVME),
     **device("nvme0n1p1", "259:1", f"{NVME}/nvme0n1p1", partition="1"),
 }
@@ -108,6 +149,11 @@ GPU: Files = {
     **LINUX,
     "proc/driver/nvidia/version": OPEN,
     "proc/driver/nvidia/gpus/0000:07:00.0/information": "",
+    "dev/nvidia0": "",
+    "dev/nvme0n1": "",
+    "dev/nvme0n1p1": "",
+    "sys/bus/pci/devices/0000:07:00.0": "-> /sys/devices/pci0000:00/0000:00:01.0/0000:07:00.0",
+    GPU_SOCKET: "0",
     "usr/local/cuda/targets/x86_64-linux/lib/libcufile.so.0": "",
     "sys/kernel/iommu_groups/0/type": "identity",
 }
@@ -140,6 +186,14 @@ class FixtureHost:
     source: str = "reconstructed"
     facts: Mapping[str, Any] = field(default_factory=lambda: DIRECT)
     environment: Mapping[str, str] = field(default_factory=dict)
+    packages: Mapping[str, str] = field(default_factory=lambda: PACKAGES)
+    nvml: Facts = Facts(NVML)  # noqa: RUF009 - it is frozen
+    cufile: Facts | None = None
+    smart: Facts = Facts({})  # noqa: RUF009 - it is frozen
+
+    def node(self, root: Path) -> Node:
+        """The machine whose tree was made at `root`."""
+        return Node(Host(root), self.environment, self.packages, self.nvml)
 
 
 def build(host: FixtureHost, root: Path) -> Path:
@@ -149,7 +203,9 @@ def build(host: FixtureHost, root: Path) -> Path:
             continue
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        if text.startswith("-> /"):
+        if isinstance(text, bytes):
+            path.write_bytes(text)
+        elif text.startswith("-> /"):
             path.symlink_to(root / text[4:])
         else:
             path.write_text(text)
