@@ -1,16 +1,20 @@
 """Heartbeat: how long a save of 100,000 items keeps the interpreter from a thread that only ticks.
 
 `stage` and `write_data` are ours; planning, gathering and the pickle of the metadata are DCP's.
+Each round saves with Python's garbage collector as it is and without it: a full collection holds
+every thread for as long as it takes to visit all objects, whoever has made them.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import itertools
 import json
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, cast
@@ -64,9 +68,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     gaps: dict[str, list[float]] = {}
     with scratch(options) as directory:
         for turn in range(options.rounds):
-            for name, gap in _worst_gaps(state, directory / str(turn)).items():
-                gaps.setdefault(name, []).append(1e3 * gap)
+            for collecting, suffix in ((True, ""), (False, ", no collector")):
+                with _collector(collecting=collecting):
+                    found = _worst_gaps(state, directory / f"{turn}{collecting}")
+                for name, gap in found.items():
+                    gaps.setdefault(name + suffix, []).append(1e3 * gap)
     _publish(options, gaps)
+
+
+@contextlib.contextmanager
+def _collector(*, collecting: bool) -> Iterator[None]:
+    """Run the block with or without automatic collections, both from the same start."""
+    gc.collect()
+    if not collecting:
+        gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _worst_gaps(state: dict[str, Any], path: Path) -> dict[str, float]:
@@ -108,7 +127,7 @@ def _worst(beats: list[float], start: float, end: float) -> float:
 def _publish(options: Options, gaps: dict[str, list[float]]) -> None:
     """Print a line for each part and write the JSON."""
     for name, values in gaps.items():
-        print(f"{name:16} {Spread.of(values)}")
+        print(f"{name:28} {Spread.of(values)}")
     document = {
         "question": QUESTION,
         "environment": environment_of(options.directory),

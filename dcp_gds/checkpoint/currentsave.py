@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dcp_gds.checkpoint.savegroup import SaveGroup
 from dcp_gds.checkpoint.sources import Sources
 from dcp_gds.io.selection import Selection
 
@@ -24,6 +25,8 @@ class CurrentSave:
         The engine; None before DCP has told the rank.
     sources
         What an asynchronous save has yet to read; None of a save whose caller waits for all of it.
+    group
+        What an asynchronous save shares with its peers; None without peers.
     """
 
     token: str
@@ -31,6 +34,7 @@ class CurrentSave:
     use_collectives: bool = True
     selection: Selection | None = None
     sources: Sources | None = None
+    group: SaveGroup | None = None
 
     @property
     def metadata_rank(self) -> int | None:

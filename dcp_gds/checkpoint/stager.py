@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from dcp_gds.checkpoint.blocked import Clock, Phase
 from dcp_gds.checkpoint.guard import Guard
+from dcp_gds.checkpoint.savegroup import SaveGroup, find_save_group
 from dcp_gds.checkpoint.sources import Milestone, Sources
 from dcp_gds.checkpoint.statecopy import ThreadOnlyState, copy_state
 from dcp_gds.config import WriterOptions
@@ -168,6 +169,18 @@ class LazyStager(AsyncStager):
                 self._failure = str(error)
                 sources.end()
             raise
+
+    def _group_of(self, sources: Sources | None) -> SaveGroup | None:
+        """The group that an asynchronous save shares with its peers; warns if training does too."""
+        group = find_save_group() if sources is not None else None
+        if group is not None:
+            self._warn(group.warning_before())
+        return group
+
+    def _warn(self, message: str | None) -> None:
+        """Log it. A Python warning could be an error, and would end the save of one rank only."""
+        if message is not None:
+            _log.warning("%s: %s", self._directory(), message)
 
     def _enter_save(self) -> Sources | None:
         """A save has come to the writer: what `stage` left for it; None for a synchronous one.

@@ -181,10 +181,12 @@ class GDSWriter(StorageWriter, LazyStager):
         return StorageMeta(checkpoint_id=self.checkpoint_id, save_id=self._save.token)
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        save = self._current_save()
         self._save = dataclasses.replace(
-            self._current_save(),
+            save,
             rank=kwargs.get("rank") or 0,
             use_collectives=kwargs.get("use_collectives", True),
+            group=self._group_of(save.sources),
         )
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
@@ -214,6 +216,7 @@ class GDSWriter(StorageWriter, LazyStager):
         """
         save = self._current_save()
         future: Future[list[WriteResult]] = Future()
+        began = time.perf_counter()
         self._watch.follow_save()
         try:
             future.set_result(self._write(save, plan, planner))
@@ -225,6 +228,8 @@ class GDSWriter(StorageWriter, LazyStager):
             )
         assert self._report is not None, "what was written has been reported"
         self._report = dataclasses.replace(self._report, host_memory=memory)
+        if save.group is not None:
+            self._warn(save.group.warning_after(write_s=time.perf_counter() - began))
         return future
 
     def _write(self, save: CurrentSave, plan: SavePlan, planner: SavePlanner) -> list[WriteResult]:

@@ -6,6 +6,7 @@ it comes to the writer; a save that would run in another process.
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import pickle
@@ -26,7 +27,7 @@ from torch.distributed.checkpoint.planner import SavePlan
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType, async_save
 
 from dcp_gds import GDSReader, GDSWriter
-from dcp_gds.errors import DcpGdsError, StorageFullError, UnsupportedError
+from dcp_gds.errors import DcpGdsError, StorageFullError, TransferError, UnsupportedError
 from tests.checkpoint.refusal import refused
 from tests.checkpoint.storage import dcp_load
 from tests.filesystems import Mounts
@@ -205,6 +206,26 @@ def test_a_full_disk_is_told_by_the_future(mounts: Mounts) -> None:
             future.result(LIMIT_S)
         assert list(path.iterdir()) == []
         started({"w": torch.ones(MIB)}, writer).result(LIMIT_S)
+
+
+def test_a_drive_that_fails_is_told_by_the_future_and_at_the_next_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with GDSWriter(tmp_path / "bad", engine="direct") as writer:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fdatasync", fail)
+            future = started({"w": torch.ones(MIB)}, writer)
+            with refused(TransferError, tmp_path / "bad") as refusal:
+                future.result(LIMIT_S)
+        assert isinstance(refusal.error, TransferError)
+        assert refusal.error.errno == errno.EIO
+        assert not (tmp_path / "bad" / ".metadata").exists()
+        started({"w": torch.ones(MIB)}, writer, checkpoint_id=tmp_path / "good").result(LIMIT_S)
+        assert caplog.text.count("the save before has failed") == 1
+        assert os.strerror(errno.EIO) in caplog.text
 
 
 def test_a_save_after_the_writer_was_closed_fails(tmp_path: Path) -> None:
