@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import torch
 
+from dcp_gds.io.device import Device, device_of
+
 __all__ = ["packed_pieces"]
 
 # Any dtype is copied bit for bit as integers of its size; some dtypes have no copy kernel of their
@@ -21,20 +23,20 @@ def packed_pieces(tensor: torch.Tensor, *, bytes_max: int) -> Iterator[torch.Ten
     """
     if not (tensor.is_conj() or tensor.is_neg()) and tensor.itemsize in _INTEGER_OF_SIZE:
         tensor = tensor.view(_INTEGER_OF_SIZE[tensor.itemsize])
-    yield from _pieces(tensor, bytes_max=bytes_max)
+    yield from _pieces(tensor, device_of(tensor), bytes_max=bytes_max)
 
 
-def _pieces(tensor: torch.Tensor, *, bytes_max: int) -> Iterator[torch.Tensor]:
+def _pieces(tensor: torch.Tensor, device: Device, *, bytes_max: int) -> Iterator[torch.Tensor]:
     """Cut along the first dimension, and below it where a single row is too long."""
     if tensor.nbytes <= bytes_max:
-        yield tensor.resolve_conj().resolve_neg().contiguous()
+        yield device.pack(tensor)
         return
     row_bytes = tensor.nbytes // tensor.size(0)
     if row_bytes > bytes_max:
         for row in tensor:
-            yield from _pieces(row, bytes_max=bytes_max)
+            yield from _pieces(row, device, bytes_max=bytes_max)
         return
     step = bytes_max // row_bytes
     for start in range(0, tensor.size(0), step):
         rows = tensor.narrow(0, start, min(step, tensor.size(0) - start))
-        yield rows.resolve_conj().resolve_neg().contiguous()
+        yield device.pack(rows)

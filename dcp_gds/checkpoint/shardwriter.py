@@ -24,7 +24,7 @@ from dcp_gds.errors import UnsupportedError
 from dcp_gds.format.extent import Extent
 from dcp_gds.format.footer import FooterBuilder, block_extents
 from dcp_gds.io.checksum import crc32_of, crc32_of_bytes
-from dcp_gds.io.device import MemoryRange, device_of
+from dcp_gds.io.device import Accelerator, MemoryRange, accelerator_of, device_of
 from dcp_gds.io.engine import Completion, Operation, Transfer
 from dcp_gds.io.seam import SeamStream
 from dcp_gds.io.shardfile import ShardFile
@@ -94,13 +94,13 @@ class ShardWriter:
             self._do(after, index)
             self._stream.pad_to(shard.placements[index].offset)
             if item.remainder is None and item.value is not None:
-                self._write_small(index, item, memory=_memory_of(item.value))
+                self._write_held(index, item, item.value)
             elif item.envelope is None:
                 self._write_bytes(self._item_write(index), planner)
             else:
                 self._write_tensor(self._item_write(index), planner)
         # The footer needs every checksum, so the payloads have to be done.
-        self._queue.drain()
+        self._stream.settle_all()
         self._do(after, len(shard.items))
         footer = self._footer.encode()
         self._stream.pad_to(shard.footer.offset)
@@ -117,7 +117,7 @@ class ShardWriter:
     def _do(self, after: Mapping[int, Callable[[], None]], index: int) -> None:
         """Do what was asked for in this place, once what was read for the items before is done."""
         if index in after:
-            self._queue.drain()
+            self._stream.settle_all()
             after[index]()
 
     def _item_write(self, index: int) -> ItemWrite:
@@ -126,6 +126,15 @@ class ShardWriter:
         return ItemWrite(
             index, shard.items[index], shard.placements[index], shard.first_blocks[index]
         )
+
+    def _write_held(self, index: int, item: SaveItem, value: torch.Tensor | bytes) -> None:
+        """Write an item that is small and was held."""
+        if isinstance(value, torch.Tensor) and (gpu := accelerator_of(value)) is not None:
+            # When it was resolved its bytes may not have been made yet.
+            gpu.wait_producer()
+            self._write_staged(self._item_write(index), gpu, value)
+        else:
+            self._write_small(index, item, memory=_memory_of(value))
 
     def _write_small(self, index: int, item: SaveItem, *, memory: MemoryRange) -> None:
         """Copy an item whose payload is one checksum block at most: models have thousands."""
@@ -169,6 +178,10 @@ class ShardWriter:
                 f"{item.fqn}: the planner gave {item.envelope.form} at first, now it gives {form}:"
                 " resolve_data has to be repeatable"
             )
+        if (gpu := accelerator_of(tensor)) is not None:
+            gpu.wait_producer()
+            self._write_staged(write, gpu, tensor)
+            return
         memory = _memory_of(tensor) if is_dense(tensor) else None
         if copied and memory is not None:
             self._write_small(write.index, item, memory=memory)
@@ -189,6 +202,54 @@ class ShardWriter:
             self._append_payload(checksum, Extent(offset, piece.nbytes), address=piece.data_ptr())
             offset += piece.nbytes
         self._stream.append(self._finished_tail(write))
+
+    def _write_staged(self, write: ItemWrite, gpu: Accelerator, tensor: torch.Tensor) -> None:
+        """Write a tensor of a GPU: queue copies into slots, which are written when they are done.
+
+        Each piece is kept until it has been copied.
+        """
+        envelope, payload = write.item.envelope, write.placement.payload
+        assert envelope is not None
+        self._stream.append(envelope.head)
+        checksum = self._item_checksum(write)
+        offset = payload.offset
+        pieces = [tensor] if is_dense(tensor) else packed_pieces(tensor, bytes_max=_PIECE_BYTES)
+        for piece in pieces:
+            memory = gpu.memory(piece)
+            for extent in checksum.split(
+                Extent(offset, memory.length), length_max=max(1, memory.length)
+            ):
+                source = memory.address + (extent.offset - offset)
+                self._stage(checksum, extent, gpu=gpu, address=source, keep=piece)
+            offset += memory.length
+        write.tail = self._stream.reserve(len(envelope.tail))
+        self._fill_tail(write)
+
+    def _stage(
+        self,
+        checksum: ItemChecksum,
+        extent: Extent,
+        *,
+        gpu: Accelerator,
+        address: int,
+        keep: torch.Tensor,
+    ) -> None:
+        """Queue the copies of an extent, which lies within one checksum block."""
+        done = 0
+        while done < extent.length:
+            start = extent.offset + done
+
+            def count(copied: MemoryRange, start: int = start, _keep: object = keep) -> None:
+                address, length = copied.address, copied.length
+                crc32 = crc32_of(address, length=length) if self._checksum else 0
+                checksum.add(Extent(start, length), crc32)
+
+            done += self._stream.append_device(
+                gpu.stream,
+                address=address + done,
+                length=extent.length - done,
+                when_copied=count,
+            )
 
     def _write_memory(self, write: ItemWrite, memory: MemoryRange, *, keep: object) -> None:
         """Write a payload from its memory: the body by transfers, the edges through the seam."""
@@ -285,15 +346,13 @@ class ShardWriter:
             return
         write.held = write.item.payload_length
         while self._held and self._held + write.held > self._held_bytes_max:
-            if not self._queue.reap():
+            if not self._stream.settle():
                 raise AssertionError("values are held that nothing in flight will release")
         self._held += write.held
 
 
 def _memory_of(value: torch.Tensor | bytes) -> MemoryRange:
-    """The bytes of a dense tensor, once what was queued to write it is done, or of a byte item."""
+    """The bytes of a dense tensor in host memory, or of a byte item."""
     if isinstance(value, bytes):
         return MemoryRange(address_of(value), len(value))
-    device = device_of(value)
-    device.wait_producer(value)
-    return device.memory(value)
+    return device_of(value).memory(value)

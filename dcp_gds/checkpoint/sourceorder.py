@@ -20,7 +20,7 @@ from dcp_gds.checkpoint.saveitem import (
 )
 from dcp_gds.checkpoint.sources import Milestone, Sources
 from dcp_gds.io.arena import Arena, padded
-from dcp_gds.io.device import device_of
+from dcp_gds.io.device import accelerator_of
 
 __all__ = ["SourceOrder", "order_sources"]
 
@@ -169,16 +169,16 @@ def _in_turn(actions: list[Callable[[], None]]) -> Callable[[], None]:
 def _fill(copy: _Copy, planner: SavePlanner) -> None:
     """Copy a source's bytes, in the order in which they are stored."""
     tensor = resolve_tensor(copy.item.write_item, planner)
-    device = device_of(tensor)
-    device.wait_producer(tensor)
+    # An asynchronous save has copied all that is not in host memory when it began.
+    assert accelerator_of(tensor) is None
     if is_dense(tensor):
         # Its elements in the order of memory: a contiguous vector, whatever its strides.
-        device.copy_to_host(_bytes_of(tensor), copy.target)
+        copy.target.copy_(_bytes_of(tensor))
         return
     offset = 0
     for piece in packed_pieces(tensor, bytes_max=_PIECE_BYTES):
         flat = piece.reshape(-1).view(torch.uint8)
-        device.copy_to_host(flat, copy.target[offset : offset + flat.numel()])
+        copy.target[offset : offset + flat.numel()].copy_(flat)
         offset += flat.numel()
 
 

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from dcp_gds.checkpoint.saveitem import COPIED_LENGTH_MAX, check_tensor
 from dcp_gds.errors import UnsupportedError
-from dcp_gds.io.device import device_of
+from dcp_gds.io.device import accelerator_of, device_of
 
 __all__ = ["StateCopy", "ThreadOnlyState", "copy_state"]
 
@@ -115,8 +115,10 @@ def _copied_tensor(
         return _copied_by_torch(value)
     local = check_tensor(value.to_local() if isinstance(value, DTensor) else value, fqn=fqn)
     try:
-        device_of(local)
+        on_accelerator = accelerator_of(local) is not None or not device_of(local)
     except UnsupportedError:
+        on_accelerator = True
+    if on_accelerator:
         made.copied_bytes += local.nbytes
         return _copied_by_torch(value)
     length = local.nbytes

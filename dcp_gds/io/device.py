@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import functools
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
 from dcp_gds.errors import UnsupportedError
+from dcp_gds.io.gpustream import GpuStream, load_driver
 
-__all__ = ["CpuDevice", "Device", "MemoryRange", "device_of"]
+__all__ = [
+    "Accelerator",
+    "CpuDevice",
+    "Device",
+    "MemoryRange",
+    "TorchCuda",
+    "accelerator_of",
+    "device_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +36,7 @@ class Device(Protocol):
 
     @property
     def name(self) -> str:
-        """Device type as torch names it."""
+        """Device as torch names it."""
 
     def owns(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor's bytes are in this device's memory."""
@@ -33,14 +44,22 @@ class Device(Protocol):
     def memory(self, tensor: torch.Tensor) -> MemoryRange:
         """Return the bytes of a tensor without gaps or overlaps, in any order of dimensions."""
 
-    def wait_producer(self, tensor: torch.Tensor) -> None:
-        """Wait until what was queued to write the tensor before this call has done so."""
+    def wait_producer(self) -> None:
+        """Let all that is asked for from now on wait for what this thread has queued so far."""
 
-    def copy_to_host(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Copy this device's `source` into `target` in host memory; done on return."""
+    def pack(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the elements in row-major order, conjugated and negated where they have to be."""
 
-    def copy_from_host(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Copy `source` in host memory into this device's `target`; done on return."""
+
+class Accelerator(Device, Protocol):
+    """A device whose memory the CPU cannot touch: copies are queued, and waited for by `wait`."""
+
+    @property
+    def stream(self) -> GpuStream:
+        """Where this device's copies are queued."""
+
+    def scatter(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Copy `source` in host memory into `target` of any strides and dtype; done on return."""
 
 
 class CpuDevice:
@@ -57,22 +76,70 @@ class CpuDevice:
 
     def memory(self, tensor: torch.Tensor) -> MemoryRange:
         """Return the bytes of a dense tensor, in the memory that torch works on."""
-        assert _spans_its_elements(tensor)
-        return MemoryRange(tensor.data_ptr(), tensor.nbytes)
+        return _memory_of(tensor)
 
-    def wait_producer(self, tensor: torch.Tensor) -> None:
+    def wait_producer(self) -> None:
         """Return at once: torch's CPU operators are done when they return."""
 
-    def copy_to_host(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Copy `source` into `target`."""
-        target.copy_(source)
-
-    def copy_from_host(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Copy `source` into `target`."""
-        target.copy_(source)
+    def pack(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a contiguous tensor; a view where nothing has to be rearranged."""
+        return tensor.resolve_conj().resolve_neg().contiguous()
 
 
-def device_of(tensor: torch.Tensor) -> Device:
+class TorchCuda:
+    """A GPU that torch uses. Nothing else calls torch.cuda.
+
+    What makes the tensors runs in torch's current stream of the calling thread; copies run in a
+    stream of their own.
+    """
+
+    def __init__(self, ordinal: int) -> None:
+        self._ordinal = ordinal
+        self._stream = GpuStream(load_driver(), ordinal)
+
+    @property
+    def name(self) -> str:
+        """The GPU as torch names it."""
+        return f"cuda:{self._ordinal}"
+
+    @property
+    def stream(self) -> GpuStream:
+        """Where copies are queued."""
+        return self._stream
+
+    def owns(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor is on this GPU."""
+        return tensor.device.type == "cuda" and tensor.device.index == self._ordinal
+
+    def memory(self, tensor: torch.Tensor) -> MemoryRange:
+        """Return the bytes of a dense tensor, in the GPU's memory."""
+        return _memory_of(tensor)
+
+    def wait_producer(self) -> None:
+        """Let copies wait for the current stream, without holding up this thread."""
+        self._stream.follow(torch.cuda.current_stream(self._ordinal).cuda_stream)
+
+    def pack(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Queue the packing in the stream of the copies.
+
+        torch gives the result's memory to that stream alone, so it may go when its copy is queued.
+        """
+        with self._in_stream():
+            return tensor.resolve_conj().resolve_neg().contiguous()
+
+    def scatter(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Copy in the stream of the copies, and wait for it."""
+        with self._in_stream():
+            target.copy_(source)
+        self._stream.wait(self._stream.mark())
+
+    def _in_stream(self) -> AbstractContextManager[object]:
+        """Run torch's operators of this thread on this GPU, in the stream of the copies."""
+        stream = torch.cuda.ExternalStream(self._stream.handle, device=self._ordinal)
+        return torch.cuda.stream(stream)
+
+
+def device_of(tensor: torch.Tensor) -> CpuDevice | Accelerator:
     """Return the device that holds `tensor`.
 
     Raises
@@ -80,13 +147,34 @@ def device_of(tensor: torch.Tensor) -> Device:
     UnsupportedError
         If this version cannot move bytes of that kind of device.
     """
-    device = CpuDevice()
-    if not device.owns(tensor):
+    accelerator = accelerator_of(tensor)
+    if accelerator is not None:
+        return accelerator
+    if not _CPU.owns(tensor):
         raise UnsupportedError(
             f"the tensor is on {tensor.device}: this version saves and loads tensors in host memory"
-            " only; move it there first, for example with tensor.cpu()"
+            " and on NVIDIA GPUs only; move it there first, for example with tensor.cpu()"
         )
-    return device
+    return _CPU
+
+
+def accelerator_of(tensor: torch.Tensor) -> Accelerator | None:
+    """Return the GPU that holds `tensor`; None if none does."""
+    if tensor.device.type != "cuda":
+        return None
+    return _torch_cuda(tensor.device.index)
+
+
+@functools.cache
+def _torch_cuda(ordinal: int) -> TorchCuda:
+    """A GPU, the same one for the life of the process: a stream is not made for every tensor."""
+    return TorchCuda(ordinal)
+
+
+def _memory_of(tensor: torch.Tensor) -> MemoryRange:
+    """The bytes of a dense tensor."""
+    assert _spans_its_elements(tensor)
+    return MemoryRange(tensor.data_ptr(), tensor.nbytes)
 
 
 def _spans_its_elements(tensor: torch.Tensor) -> bool:
@@ -97,3 +185,6 @@ def _spans_its_elements(tensor: torch.Tensor) -> bool:
         (extent - 1) * stride for extent, stride in zip(tensor.size(), tensor.stride(), strict=True)
     )
     return last + 1 == tensor.numel()
+
+
+_CPU = CpuDevice()

@@ -6,6 +6,9 @@ import ctypes
 import mmap
 from dataclasses import dataclass
 
+from dcp_gds.errors import UnsupportedError
+from dcp_gds.io.gpustream import GpuStream
+
 __all__ = ["Slot", "StagingPool"]
 
 
@@ -38,6 +41,7 @@ class StagingPool:
         self._taken: set[Slot] = set()
         self._peak_bytes = 0
         self._was_closed = False
+        self._pinner: GpuStream | None = None
 
     @property
     def slot_bytes(self) -> int:
@@ -58,12 +62,34 @@ class StagingPool:
         if not self._free:
             if len(self._taken) >= self._slots_max:
                 return None
-            self._free.append(_make_slot(self._slot_bytes))
+            made_now = _make_slot(self._slot_bytes)
+            if self._pinner is not None:
+                self._pinner.pin(made_now.address, length=made_now.length)
+            self._free.append(made_now)
             made = (len(self._taken) + 1) * self._slot_bytes
             self._peak_bytes = max(self._peak_bytes, made)
         slot = self._free.pop()
         self._taken.add(slot)
         return slot
+
+    def pin(self, stream: GpuStream) -> None:
+        """Register all slots with CUDA, those there are and those to come; done once.
+
+        torch's own pinned memory is not used: it takes the next power of two of what it is asked
+        for, and is not given back.
+        """
+        if self._pinner is not None:
+            return
+        pinned: list[Slot] = []
+        try:
+            for slot in (*self._free, *self._taken):
+                stream.pin(slot.address, length=slot.length)
+                pinned.append(slot)
+        except UnsupportedError:
+            for slot in pinned:
+                stream.unpin(slot.address)
+            raise
+        self._pinner = stream
 
     def release(self, slot: Slot) -> None:
         """Give a slot back. Nothing may be in flight from or to it any more."""
@@ -81,6 +107,10 @@ class StagingPool:
         A slot's memory goes when the last view of it does, so that a view which is held too long,
         by a traceback for one, never points at memory of somebody else.
         """
+        if self._pinner is not None:
+            for slot in (*self._free, *self._taken):
+                self._pinner.unpin(slot.address)
+            self._pinner = None
         self._free.clear()
         self._taken.clear()
         self._was_closed = True
