@@ -96,7 +96,8 @@ def select_for_load(path: Path, *, requested: str) -> Selection:
 
 
 def start_engine(name: EngineName, *, queue_depth: int) -> Engine:
-    """Start an engine; the caller closes it."""
+    """Start an engine for host memory; the caller closes it."""
+    assert name is not EngineName.GDS, "a GdsEngine needs the window of a GPU"
     if name is EngineName.DIRECT:
         return DirectEngine(queue_depth=queue_depth)
     return BufferedEngine(queue_depth=queue_depth)
