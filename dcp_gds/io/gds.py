@@ -17,7 +17,14 @@ import kvikio.defaults
 
 from dcp_gds.io.gdserror import gds_error
 
-__all__ = ["DeviceBytes", "GdsCounts", "GdsFile", "GdsMonitor", "compat_mode", "cufile_compat"]
+__all__ = [
+    "DeviceBytes",
+    "GdsCounts",
+    "GdsFile",
+    "GdsMonitor",
+    "compat_mode",
+    "open_driver_for_trial",
+]
 
 
 class DeviceBytes:
@@ -156,6 +163,18 @@ def compat_mode() -> str:
     return str(kvikio.defaults.get("compat_mode").name)
 
 
-def cufile_compat() -> bool:
-    """Whether cuFile may use its own compat mode here; opens its driver."""
-    return bool(kvikio.cufile_driver.get("allow_compat_mode"))
+def open_driver_for_trial() -> bool:
+    """Open cuFile's driver; whether cuFile may use its own compat mode then. For a probe's child.
+
+    Other processes leave it to cuFile to open its driver when it is first used.
+
+    Raises
+    ------
+    OSError
+        If the driver cannot be opened.
+    """
+    try:
+        kvikio.cufile_driver.driver_open()
+        return bool(kvikio.cufile_driver.get("allow_compat_mode"))
+    except RuntimeError as error:
+        raise gds_error(error) from error

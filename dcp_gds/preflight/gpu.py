@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from dcp_gds.io.cufilejson import SETTINGS_DEFAULT, SETTINGS_VARIABLE, parse_settings
 from dcp_gds.preflight.finding import Finding, Status
 from dcp_gds.preflight.host import Host, UnreadableError
 
@@ -159,7 +158,7 @@ def _p2pdma(host: Host) -> Iterator[Finding]:
 
 def _settings_file(environment: Mapping[str, str]) -> str:
     """The file that cuFile takes its settings from."""
-    return environment.get("CUFILE_ENV_PATH_JSON", "/etc/cufile.json").lstrip("/")
+    return environment.get(SETTINGS_VARIABLE, SETTINGS_DEFAULT).lstrip("/")
 
 
 def _settings(host: Host, environment: Mapping[str, str]) -> dict[str, Any]:
@@ -168,12 +167,8 @@ def _settings(host: Host, environment: Mapping[str, str]) -> dict[str, Any]:
     text = host.get(name)
     if text is None:
         return {}
-    kept = (line for line in text.splitlines() if not line.lstrip().startswith("//"))
-    lines = (line.split(" //")[0] for line in kept)
     try:
-        properties = json.loads(os.linesep.join(lines)).get("properties", {})
-    except (ValueError, AttributeError) as error:
+        properties = parse_settings(text).get("properties", {})
+    except ValueError as error:
         raise UnreadableError(f"/{name}: {error}") from error
-    if not isinstance(properties, dict):
-        raise UnreadableError(f"/{name}: properties is no object")
-    return properties
+    return dict(properties)
