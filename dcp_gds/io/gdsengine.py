@@ -16,7 +16,8 @@ from dcp_gds.format.extent import Extent, round_down, round_up
 from dcp_gds.io.checksum import crc32_combine
 from dcp_gds.io.engine import Completion, EngineName, Operation, Transfer
 from dcp_gds.io.fileerror import transfer_error
-from dcp_gds.io.gds import GdsFile
+from dcp_gds.io.gds import GdsFile, GdsMonitor
+from dcp_gds.io.gdsproof import bytes_by_path
 from dcp_gds.io.gdswindow import SLOT_BYTES, GdsSlot, GdsWindow
 from dcp_gds.io.shardfile import ShardFile
 from dcp_gds.io.workers import Workers
@@ -70,7 +71,9 @@ class GdsEngine:
         threads = min(queue_depth, window.slots)
         self._workers = Workers(name="gds", threads=threads, queue_depth=queue_depth)
         self._files: dict[ShardFile, GdsFile] = {}
-        self._opening = threading.Lock()
+        self._moved = 0
+        self._monitor = GdsMonitor()
+        self._lock = threading.Lock()
 
     @property
     def name(self) -> EngineName:
@@ -109,6 +112,13 @@ class GdsEngine:
         """Wait until nothing is in flight and return what had not been reaped."""
         return self._workers.drain() if self._is_ours() else []
 
+    def bytes_by_path(self) -> dict[str, int]:
+        """Bytes of all its transfers so far by the path that they took, as gdsproof names them.
+
+        Nothing is in flight. Short transfers count with what they moved.
+        """
+        return bytes_by_path(self._monitor.counts(), moved=self._moved)
+
     def close(self) -> None:
         """Drain, discard, end the threads and close the files. May be called twice."""
         files, self._files = self._files, {}
@@ -119,6 +129,7 @@ class GdsEngine:
         try:
             self._workers.close()
         finally:
+            self._monitor.close()
             # None is left open whose buffers the caller is about to free.
             if files:
                 with self._window.context.current():
@@ -141,6 +152,8 @@ class GdsEngine:
                     move(_Piece(transfer, file, slot, extent), progress)
         except OSError as failure:
             error = _error(transfer, failure, progress)
+        with self._lock:
+            self._moved += progress.moved
         crc32 = progress.crc32 if transfer.checksum and error is None else None
         return Completion(transfer, progress.moved, crc32, progress.retries, error)
 
@@ -157,7 +170,7 @@ class GdsEngine:
         """Register a file with cuFile when it is first used."""
         if file.fd == -1:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-        with self._opening:
+        with self._lock:
             opened = self._files.get(file)
             if opened is None:
                 writable = fcntl(file.fd, F_GETFL) & os.O_ACCMODE != os.O_RDONLY

@@ -50,6 +50,8 @@ class GdsWindow:
     ------
     UnsupportedError
         If there is no room for one slot, or cuFile refuses for another reason.
+    OSError
+        If the driver cannot make the streams.
     """
 
     def __init__(self, *, ordinal: int, slots_max: int = SLOTS_DEFAULT) -> None:
