@@ -35,6 +35,7 @@ LEVELS = {
 }
 ONLY_IMPORTER = {
     "dcp_gds._core": "dcp_gds.io.direct",
+    "cupy": "dcp_gds.io.gpuchecksum",
     "kvikio": "dcp_gds.io.gds",
     "torch.cuda": "dcp_gds.io.device",
 }
@@ -102,6 +103,8 @@ def test_imports_point_one_way() -> None:
         ("dcp_gds.checkpoint.writer", "from dcp_gds import _core"),
         ("dcp_gds.io.buffered", "from dcp_gds._core import crc32"),
         ("dcp_gds.io.direct", "import kvikio.defaults"),
+        ("dcp_gds.io.gdsengine", "import kvikio"),
+        ("dcp_gds.io.gds", "from cupy.cuda import Device"),
         ("dcp_gds.io.gds", "from torch import cuda"),
         ("dcp_gds.checkpoint.writer", "def late():\n    return torch.cuda.is_available()"),
     ],

@@ -12,8 +12,8 @@ import os
 import time
 import zlib
 from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from weakref import WeakKeyDictionary
 
 from dcp_gds.errors import TransferError
@@ -22,6 +22,7 @@ from dcp_gds.io.advice import advise
 from dcp_gds.io.engine import Completion, EngineName, Operation, Transfer
 from dcp_gds.io.fileerror import transfer_error
 from dcp_gds.io.shardfile import ShardFile
+from dcp_gds.io.workers import Workers
 from dcp_gds.io.writeback import DirtyWindow, drop_cached
 
 __all__ = ["WINDOW_BYTES", "BufferedEngine"]
@@ -69,11 +70,8 @@ class BufferedEngine:
     """
 
     def __init__(self, *, queue_depth: int) -> None:
-        self._queue_depth = queue_depth
-        self._executor = ThreadPoolExecutor(
-            min(queue_depth, _WORKERS_MAX), thread_name_prefix="dcp_gds-buffered"
-        )
-        self._pending: set[Future[Completion]] = set()
+        threads = min(queue_depth, _WORKERS_MAX)
+        self._workers = Workers(name="buffered", threads=threads, queue_depth=queue_depth)
         self._windows: WeakKeyDictionary[ShardFile, DirtyWindow] = WeakKeyDictionary()
 
     @property
@@ -84,12 +82,12 @@ class BufferedEngine:
     @property
     def queue_depth(self) -> int:
         """Most transfers in flight."""
-        return self._queue_depth
+        return self._workers.queue_depth
 
     @property
     def in_flight(self) -> int:
         """Transfers submitted and not yet reaped."""
-        return len(self._pending)
+        return self._workers.in_flight
 
     def submit(self, transfer: Transfer) -> None:
         """Queue a transfer and return at once.
@@ -99,29 +97,20 @@ class BufferedEngine:
         RuntimeError
             If `queue_depth` transfers are in flight, or the engine is closed.
         """
-        if self.in_flight >= self._queue_depth:
-            raise RuntimeError(f"{self._queue_depth} transfers are in flight: reap first")
         window = self._windows.setdefault(transfer.file, DirtyWindow(bytes_max=WINDOW_BYTES))
-        self._pending.add(self._executor.submit(_carry_out, transfer, window))
+        self._workers.submit(partial(_carry_out, transfer, window))
 
     def reap(self) -> list[Completion]:
         """Wait for at least one completion and return all that are there."""
-        done, self._pending = wait(self._pending, return_when=FIRST_COMPLETED)
-        return [future.result() for future in done]
+        return self._workers.reap()
 
     def drain(self) -> list[Completion]:
         """Wait until nothing is in flight and return what had not been reaped."""
-        completions = []
-        while self._pending:
-            completions += self.reap()
-        return completions
+        return self._workers.drain()
 
     def close(self) -> None:
         """Drain, discard, and end the threads."""
-        try:
-            self.drain()
-        finally:
-            self._executor.shutdown()
+        self._workers.close()
 
 
 def _carry_out(transfer: Transfer, window: DirtyWindow) -> Completion:

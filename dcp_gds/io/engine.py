@@ -18,6 +18,7 @@ __all__ = ["Completion", "Engine", "EngineName", "Operation", "Transfer"]
 class EngineName(StrEnum):
     """The engines that can move bytes; reports name them by these values."""
 
+    GDS = "gds"
     DIRECT = "direct"
     BUFFERED = "buffered"
 
@@ -31,7 +32,9 @@ class Operation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """One request: `length` bytes between host memory at `address` and `file` at `offset`.
+    """One request: `length` bytes between memory at `address` and `file` at `offset`.
+
+    The memory is the host's, but for an engine that says otherwise.
 
     A read may have any address, offset and length: an engine that needs alignment rounds out to
     whole blocks through a bounce buffer of its own. A write's offset and length are multiples of

@@ -17,10 +17,11 @@ from dcp_gds.io.buffered import BufferedEngine
 from dcp_gds.io.direct import DirectEngine, dio_alignment
 from dcp_gds.io.engine import Engine, EngineName
 from dcp_gds.io.fileerror import file_error
+from dcp_gds.io.gdsprobe import GdsVerdict
 from dcp_gds.io.mount import mount_of
 from dcp_gds.io.shardfile import ALIGNMENT_MIN, create_shard_file
 
-__all__ = ["Selection", "select_for_load", "select_for_save", "start_engine"]
+__all__ = ["Selection", "TryGds", "select_for_load", "select_for_save", "start_engine"]
 
 # st_blksize is a hint; network filesystems give megabytes, and each tensor pays up to one unit.
 _BLOCK_HINT_MAX = 64 << 10
@@ -38,7 +39,7 @@ class Selection:
     engine
         What moves the bytes.
     requested
-        What was asked for: "auto", "direct" or "buffered".
+        What was asked for: one of `ENGINE_CHOICES`.
     reason
         Why, as one sentence: path, filesystem and what was observed.
     fallbacks
@@ -53,7 +54,13 @@ class Selection:
     fallbacks: tuple[str, ...]
     alignment: int
 
+    @property
+    def host_engine(self) -> EngineName:
+        """What moves host memory: seams, staging slots and tensors that are there."""
+        return EngineName.DIRECT if self.engine is EngineName.GDS else self.engine
 
+
+TryGds = Callable[[Path], GdsVerdict]
 # Whether direct transfers went well, and what was seen.
 _Outcome = tuple[bool, str]
 
@@ -67,45 +74,62 @@ class _Finding:
     alignment: int
 
 
-def select_for_save(directory: Path, *, requested: str) -> Selection:
+def select_for_save(directory: Path, *, requested: str, try_gds: TryGds | None = None) -> Selection:
     """Select the engine that writes into `directory`, by writing one block there.
 
     The block goes to a file without a name, or to one that is gone again when this returns.
 
+    Parameters
+    ----------
+    directory
+        Where the files will be.
+    requested
+        One of `ENGINE_CHOICES`.
+    try_gds
+        Says whether GPUDirect Storage works on a path: `probe_directory` or `probe_file`, kept by
+        `GdsVerdicts`. It is called for "auto" and "gds" where direct I/O is honoured. None where
+        no tensor is in a GPU's memory.
+
     Raises
     ------
     UnsupportedError
-        If `requested` is "direct" and the filesystem does not honour direct I/O, or it is "gds".
+        If `requested` is "direct" and the filesystem does not honour direct I/O, or it is "gds" and
+        that does not work; it says what was found.
     TransferError
         If no file can be written there at all; StorageFullError if for lack of room.
     """
-    return _select(directory, _find_by_writing, requested=requested)
+    return _select(directory, _find_by_writing, requested=requested, try_gds=try_gds)
 
 
-def select_for_load(path: Path, *, requested: str) -> Selection:
+def select_for_load(path: Path, *, requested: str, try_gds: TryGds | None = None) -> Selection:
     """Select the engine that reads the file `path`, by reading its first block. Nothing is written.
+
+    Parameters are those of `select_for_save`.
 
     Raises
     ------
     UnsupportedError
-        If `requested` is "direct" and the filesystem does not honour direct I/O, or it is "gds".
+        As by `select_for_save`.
     TransferError
         If the file cannot be read at all.
     """
-    return _select(path, _find_by_reading, requested=requested)
+    return _select(path, _find_by_reading, requested=requested, try_gds=try_gds)
 
 
 def start_engine(name: EngineName, *, queue_depth: int) -> Engine:
-    """Start an engine; the caller closes it."""
+    """Start an engine for host memory; the caller closes it."""
+    assert name is not EngineName.GDS, "a GdsEngine needs the window of a GPU"
     if name is EngineName.DIRECT:
         return DirectEngine(queue_depth=queue_depth)
     return BufferedEngine(queue_depth=queue_depth)
 
 
-def _select(path: Path, find: Callable[[Path], _Finding], *, requested: str) -> Selection:
+def _select(
+    path: Path, find: Callable[[Path], _Finding], *, requested: str, try_gds: TryGds | None
+) -> Selection:
     """Turn what was asked for and what was found into a selection."""
     assert requested in ENGINE_CHOICES
-    if requested == "gds":
+    if requested == "gds" and try_gds is None:
         raise UnsupportedError(
             f"engine='gds' for {path}: this version moves host memory only, and GPUDirect Storage"
             " needs an engine that is not part of it; use engine='auto'"
@@ -120,11 +144,22 @@ def _select(path: Path, find: Callable[[Path], _Finding], *, requested: str) -> 
         raise file_error(error, path) from error
     verdict = "is" if found.honoured else "is not"
     reason = f"direct I/O {verdict} honoured on {_describe(path)}: {found.observed}"
+    if found.honoured and try_gds is not None and requested != "direct":
+        return _select_by_trial(try_gds(path), requested, reason, found.alignment)
     if found.honoured:
         return Selection(EngineName.DIRECT, requested, reason, (), found.alignment)
-    if requested == "direct":
-        raise UnsupportedError(f"engine='direct' cannot run: {reason}; {_REMEDY}")
+    if requested != "auto":
+        raise UnsupportedError(f"engine={requested!r} cannot run: {reason}; {_REMEDY}")
     return Selection(EngineName.BUFFERED, requested, reason, (reason,), found.alignment)
+
+
+def _select_by_trial(verdict: GdsVerdict, requested: str, reason: str, alignment: int) -> Selection:
+    """Take GPUDirect Storage where it works; else direct I/O from host memory, if that may be."""
+    if verdict.works:
+        return Selection(EngineName.GDS, requested, verdict.reason, (), alignment)
+    if requested == "gds":
+        raise UnsupportedError(f"engine='gds' cannot run: {verdict.reason}")
+    return Selection(EngineName.DIRECT, requested, reason, (verdict.reason,), alignment)
 
 
 def _find_by_writing(directory: Path) -> _Finding:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterator
 from typing import Any
 
+from dcp_gds.preflight.cufilejson import SETTINGS_DEFAULT, SETTINGS_VARIABLE, parse_settings
 from dcp_gds.preflight.facts import Facts
 from dcp_gds.preflight.finding import Finding, Status
 from dcp_gds.preflight.host import UnreadableError
@@ -54,7 +53,7 @@ def check_cufile(node: Node) -> Iterator[Finding]:
     if not node.has_gpu:
         return
     found = find_libraries(node)
-    real = dict.fromkeys(os.path.basename(_real(node, each)) for each in found)  # noqa: PTH119
+    real = dict.fromkeys(os.path.basename(_real(node, each)) for each in found)
     if len(real) > 1:
         observed = (
             f"several libcufile: {', '.join(f'/{each}' for each in found)}; the first one is loaded"
@@ -120,20 +119,16 @@ def settings(node: Node) -> dict[str, Any]:
     text = node.host.get(name)
     if text is None:
         return {}
-    kept = (line for line in text.splitlines() if not line.lstrip().startswith("//"))
-    lines = (line.split(" //")[0] for line in kept)
     try:
-        properties = json.loads(os.linesep.join(lines)).get("properties", {})
-    except (ValueError, AttributeError, RecursionError) as error:
+        properties = parse_settings(text).get("properties", {})
+    except (ValueError, RecursionError) as error:
         raise UnreadableError(f"/{name}: {error}") from error
-    if not isinstance(properties, dict):
-        raise UnreadableError(f"/{name}: properties is no object")
-    return properties
+    return dict(properties)
 
 
 def _settings_file(node: Node) -> str:
     """The file that cuFile takes its settings from."""
-    return node.environment.get("CUFILE_ENV_PATH_JSON", "/etc/cufile.json").lstrip("/")
+    return node.environment.get(SETTINGS_VARIABLE, SETTINGS_DEFAULT).lstrip("/")
 
 
 def _real(node: Node, name: str) -> str:
