@@ -28,7 +28,8 @@ LEVELS = {
     "dcp_gds.io": 3,
     "dcp_gds.preflight": 4,
     "dcp_gds.checkpoint": 4,
-    # The public face; commands are users of it.
+    # The public face and the benchmark; commands are users of them.
+    "dcp_gds.benchmark": 5,
     "dcp_gds": 5,
     "dcp_gds.cli": 6,
 }
