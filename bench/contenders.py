@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-import torch
-from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter
 
 from dcp_gds import GDSReader, GDSWriter
+from dcp_gds.benchmark.solo import State, load, make_state, save
 
 __all__ = [
     "OURS",
@@ -30,7 +27,6 @@ __all__ = [
     "save",
 ]
 
-State = dict[str, torch.Tensor]
 MakeWriter = Callable[[Path], StorageWriter]
 MakeReader = Callable[[Path], StorageReader]
 
@@ -60,33 +56,3 @@ READERS: Mapping[str, tuple[MakeReader, str]] = {
     OURS_READING_STOCK: (GDSReader, STOCK),
     "FileSystemReader": (FileSystemReader, STOCK),
 }
-
-
-def make_state(*, length: int, tensors: int) -> State:
-    """Random float32 tensors of `length` bytes together, each in memory of its own."""
-    elements = length // tensors // 4
-    return {f"tensor_{number:05}": torch.rand(elements) for number in range(tensors)}
-
-
-def save(state: State, writer: StorageWriter) -> None:
-    """Save as one rank. GDSWriter is closed too, as its user has to do."""
-    with _alone():
-        state_dict_saver.save(state, storage_writer=writer, no_dist=True)
-    if isinstance(writer, GDSWriter):
-        writer.close()
-
-
-def load(state: State, reader: StorageReader) -> None:
-    """Load into the tensors of `state`, as one rank."""
-    with _alone():
-        state_dict_loader.load(state, storage_reader=reader, no_dist=True)
-    if isinstance(reader, GDSReader):
-        reader.close()
-
-
-@contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """DCP warns of a single process even where it was asked for."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-        yield

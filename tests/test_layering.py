@@ -29,7 +29,8 @@ LEVELS = {
     "dcp_gds.preflight": 4,
     "dcp_gds.io": 5,
     "dcp_gds.checkpoint": 6,
-    # The public face; commands are users of it.
+    # The public face and the benchmark; commands are users of them.
+    "dcp_gds.benchmark": 7,
     "dcp_gds": 7,
     "dcp_gds.cli": 8,
 }

@@ -55,6 +55,7 @@ COMMANDS = (
     Command("sysctl", "show and set the kernel's memory settings", "dcp_gds.cli.sysctl"),
     Command("plan", "size host memory for a state", "dcp_gds.cli.plan"),
     Command("report", "draw recorded runs as a page", "dcp_gds.cli.report"),
+    Command("bench", "measure a drive, and what saves and loads reach", "dcp_gds.cli.bench"),
     Command("demo", "train, get killed, resume: with measured saves", "dcp_gds.cli.demo"),
 )
 

@@ -14,13 +14,13 @@ import pytest
 import torch
 
 from dcp_gds import GDSReader, GDSWriter
+from dcp_gds.benchmark.pagecache import cached_bytes
 from dcp_gds.errors import StorageFullError, TransferError, UnsupportedError
 from tests.checkpoint.rawbytes import dense_tensor, raw
 from tests.checkpoint.refusal import refused, snapshot
 from tests.checkpoint.samples import LAYOUTS
 from tests.checkpoint.storage import STOCK, dcp_load, dcp_save, load, save
 from tests.filesystems import DIRECT_KINDS, KINDS, Mounts, loop_mount, read_only_mount
-from tests.pagecache import cached_bytes
 
 pytestmark = pytest.mark.root
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from dcp_gds.benchmark.pagecache import cached_bytes
 from dcp_gds.errors import TransferError
 from dcp_gds.io import writeback
 from dcp_gds.io.buffered import WINDOW_BYTES, BufferedEngine
@@ -26,7 +27,6 @@ from dcp_gds.io.shardfile import ShardFile, create_shard_file, open_shard_file
 from tests.filesystems import Mounts
 from tests.io.engine_suite import QUEUE_DEPTH, EngineTests
 from tests.io.transfers import Memory, random_bytes, read, run, write
-from tests.pagecache import cached_bytes
 
 MIB = 1 << 20
 # More than the window, and no multiple of anything.

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from dcp_gds.benchmark.pagecache import cached_bytes
 from dcp_gds.errors import TransferError
 from dcp_gds.io.direct import DirectEngine
 from dcp_gds.io.engine import Engine, EngineName, Operation, Transfer
@@ -19,7 +20,6 @@ from dcp_gds.io.shardfile import create_shard_file, open_shard_file
 from tests.filesystems import DIRECT_KINDS, Mounts
 from tests.io.engine_suite import QUEUE_DEPTH, EngineTests, Memory, random_bytes, run
 from tests.io.native import engine_threads
-from tests.pagecache import cached_bytes
 
 MIB = 1 << 20
 

@@ -14,12 +14,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from dcp_gds.benchmark.pagecache import cached_bytes
 from dcp_gds.errors import StorageFullError, TransferError, UnsupportedError
 from dcp_gds.io import mount, selection
 from dcp_gds.io.engine import EngineName
 from dcp_gds.io.selection import Selection, select_for_load, select_for_save, start_engine
 from tests.filesystems import DIRECT_KINDS, KINDS, Mounts, read_only_mount, tmpfs_mount
-from tests.pagecache import cached_bytes
 
 CACHED_KINDS = KINDS[len(DIRECT_KINDS) :]
 BLOCK = 4096

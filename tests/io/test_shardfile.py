@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from dcp_gds.benchmark.pagecache import cached_bytes
 from dcp_gds.errors import StorageFullError, TransferError
 from dcp_gds.io import shardfile
 from dcp_gds.io.fileerror import file_error
 from dcp_gds.io.shardfile import ShardFile, create_shard_file, open_shard_file
 from tests.filesystems import DIRECT_KINDS, Mounts, read_only_mount, tmpfs_mount
-from tests.pagecache import cached_bytes
 
 MIB = 1 << 20
 
