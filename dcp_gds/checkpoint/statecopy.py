@@ -115,7 +115,8 @@ def _copied_tensor(
         return _copied_by_torch(value)
     local = check_tensor(value.to_local() if isinstance(value, DTensor) else value, fqn=fqn)
     try:
-        on_accelerator = accelerator_of(local) is not None or not device_of(local)
+        device_of(local)
+        on_accelerator = accelerator_of(local) is not None
     except UnsupportedError:
         on_accelerator = True
     if on_accelerator:

@@ -135,7 +135,8 @@ class TorchCuda:
 
     def _in_stream(self) -> AbstractContextManager[object]:
         """Run torch's operators of this thread on this GPU, in the stream of the copies."""
-        stream = torch.cuda.ExternalStream(self._stream.handle, device=self._ordinal)
+        handle = self._stream.handle
+        stream = torch.cuda.ExternalStream(handle, device=self._ordinal)  # type: ignore[no-untyped-call]
         return torch.cuda.stream(stream)
 
 

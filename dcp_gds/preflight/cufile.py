@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
+from pathlib import PurePath
 from typing import Any
 
 from dcp_gds.preflight.cufilejson import SETTINGS_DEFAULT, SETTINGS_VARIABLE, parse_settings
@@ -54,7 +54,7 @@ def check_cufile(node: Node) -> Iterator[Finding]:
     if not node.has_gpu:
         return
     found = find_libraries(node)
-    real = dict.fromkeys(os.path.basename(_real(node, each)) for each in found)
+    real = dict.fromkeys(PurePath(_real(node, each)).name for each in found)
     if len(real) > 1:
         observed = (
             f"several libcufile: {', '.join(f'/{each}' for each in found)}; the first one is loaded"
