@@ -44,7 +44,10 @@ state = {
 }
 limit = baseline + int(state_mib) + int(ceiling_mib) + int(slack_mib)
 Path(group, "memory.limit_in_bytes").write_text(str(limit * MIB))
-with GDSWriter(sys.argv[1], overwrite=True, host_bytes_max=int(ceiling_mib) * MIB) as writer:
+ceiling = int(ceiling_mib) * MIB
+with GDSWriter(
+    sys.argv[1], overwrite=True, host_bytes_max=ceiling, host_memory_fraction=0.9
+) as writer:
     for _ in range(2):
         future = async_save(state, storage_writer=writer)
         for value in state.values():
