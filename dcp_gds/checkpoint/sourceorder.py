@@ -43,8 +43,8 @@ class SourceOrder:
     Parameters
     ----------
     items
-        First what was copied when the save began, then what is read from its own memory, the
-        unguarded first, then what is copied now.
+        First what was copied when the save began and byte items that are not held, then what is
+        read from its own memory, the unguarded first, then what is copied now.
     after
         By number of items that are written: what to do then.
     copied_bytes, direct_bytes
@@ -77,8 +77,12 @@ def order_sources(
     behind: list[SaveItem] = []
     for item in items:
         if item.envelope is None:
-            # Byte items are made from objects that were copied when the save began.
-            (front if item.remainder is None else behind).append(item)
+            # The objects were copied when the save began, but not the large tensors in them: DCP
+            # pickles a tuple with all that is in it. So what is made again when it is written is
+            # read while the trainer waits; what is held has been made already.
+            reads_live = item.value is None and bool(sources.live)
+            live_front = live_front or reads_live
+            (front if item.remainder is None or reads_live else behind).append(item)
         elif item.payload_length <= COPIED_LENGTH_MAX:
             front.append(item)
             live_front = live_front or _is_live(item, sources)

@@ -16,6 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.distributed.fsdp import fully_shard
@@ -77,6 +78,24 @@ def test_what_changes_after_the_call_is_not_seen(slow: Path, ceiling_mib: int) -
     assert bool(report.blocked_reason) == bool(report.direct_bytes)
     assert report.blocked_seconds <= report.durable_seconds
     assert all(value.eq(1.0).all() for value in load(state, path).values())
+
+
+@pytest.mark.parametrize("flatten", [True, False], ids=["tuple", "not-flattened"])
+def test_objects_with_large_tensors_are_not_made_again_later(flatten: bool, slow: Path) -> None:
+    inner, path = torch.ones(2 * MIB), slow / f"objects-{flatten}"
+    state = {"object": (inner, 7) if flatten else {"inner": inner}}
+    # Its pickle is longer than what may be held, so it is made once more when it is written.
+    with GDSWriter(path, staging_bytes_max=4 * MIB) as writer:
+        planner = DefaultSavePlanner(flatten_state_dict=flatten)
+        future = started(weights() | state, writer, planner=planner)
+        assert not future.done()
+        inner.fill_(2.0)
+        future.result(LIMIT_S)
+    loading = DefaultLoadPlanner(flatten_state_dict=flatten)
+    target: dict[str, Any] = {"object": None}
+    dcp_load(target, storage_reader=GDSReader(path), planner=loading)
+    found = target["object"][0] if flatten else loading.state_dict["object"]["inner"]
+    assert found.eq(1.0).all()
 
 
 def test_without_the_wait_it_would_be(slow: Path, monkeypatch: pytest.MonkeyPatch) -> None:
