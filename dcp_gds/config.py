@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, fields
+from pathlib import Path
 
 from dcp_gds.errors import ConfigError
 
-__all__ = ["EngineChoice", "ReaderOptions", "WriterOptions"]
+__all__ = ["EngineChoice", "ReaderOptions", "WriterOptions", "directory_option"]
 
 MIB = 1 << 20
 
@@ -56,6 +58,10 @@ class TransferOptions:
         if self.transfer_bytes & (self.transfer_bytes - 1):
             raise ConfigError(f"transfer_bytes is {self.transfer_bytes}; expected a power of two")
         _check_int("staging_bytes_max", self.staging_bytes_max, low=STAGING_BYTES_MIN, high=None)
+        for field in fields(self):
+            # Annotations are text here. `overwrite="no"` would replace a checkpoint.
+            if field.type == "bool":
+                _check_bool(field.name, getattr(self, field.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,25 @@ class ReaderOptions(TransferOptions):
     verify: bool = True
     strict_dtype: bool = False
     trusted: bool = True
+
+
+def directory_option(path: str | os.PathLike[str]) -> Path:
+    """A checkpoint's directory as it was given.
+
+    Raises
+    ------
+    ConfigError
+        If it is the address of a remote store, which would become a directory of that name here.
+    """
+    if "://" in os.fspath(path):
+        raise ConfigError(f"{path} is the address of a remote store; expected a local directory")
+    return Path(path)
+
+
+def _check_bool(name: str, value: object) -> None:
+    """Raise ConfigError unless `value` is True or False."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} is {value!r}; expected True or False")
 
 
 def _check_int(name: str, value: int, *, low: int, high: int | None) -> None:

@@ -159,7 +159,7 @@ class GDSReader(StorageReader):
             If only rank-local metadata are there.
         """
         if self._closed:
-            raise ConfigError(f"the reader of {self._path} is closed")
+            return UnreadableMetadata(ConfigError(f"the reader of {self._path} is closed"))
         self._report = None
         self._metadata_rank = kwargs.get("rank")
         read = read_committed(self._path, rank=self._metadata_rank, allow=self._allow)

@@ -55,6 +55,9 @@ class LazyStager(AsyncStager):
         self._failure: str | None = None
         if self._host_bytes_max is not None:
             self.budget.check(self._host_bytes_max, name="host_bytes_max")
+        elif self._host_memory_fraction is not None:
+            # Only to check it: what is free is asked for when it is needed.
+            read_budget(fraction=self._host_memory_fraction)
 
     @property
     def should_synchronize_after_execute(self) -> bool:

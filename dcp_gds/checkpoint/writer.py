@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +26,7 @@ from dcp_gds.config import (
     STAGING_SLOT_BYTES,
     TRANSFER_BYTES_DEFAULT,
     WriterOptions,
+    directory_option,
 )
 from dcp_gds.errors import ConfigError
 from dcp_gds.format.envelope import EnvelopeCache
@@ -83,7 +83,8 @@ class GDSWriter(StorageWriter, LazyStager):
     Raises
     ------
     ConfigError
-        If an option has a wrong value, or asks for more host memory than the budget has.
+        If an option has a wrong value or asks for more host memory than the budget has, or the path
+        is the address of a remote store.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class GDSWriter(StorageWriter, LazyStager):
             sync=sync,
         )
         LazyStager.__init__(self, self._options)
-        self._path = Path(path)
+        self._path = directory_option(path)
         self._progress = progress
         self._on_commit = on_commit
         self._watch = HostMemoryWatch() if watch is None else watch
@@ -163,9 +164,9 @@ class GDSWriter(StorageWriter, LazyStager):
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """DCP calls this only when a save names a `checkpoint_id`."""
-        self._enter_save()
-        if checkpoint_id is not None:
-            self._path = Path(checkpoint_id)
+        with self._failing(self._enter_save()):
+            if checkpoint_id is not None:
+                self._path = directory_option(checkpoint_id)
 
     def storage_meta(self) -> StorageMeta:
         """DCP's first call of every save on every rank: draws the token that names its files."""
@@ -176,7 +177,7 @@ class GDSWriter(StorageWriter, LazyStager):
             if sources is not None and sources.error is not None:
                 raise sources.error
         self._report = None
-        self._save = CurrentSave(secrets.token_hex(16), sources=sources)
+        self._save = CurrentSave.begin(self._path, sources=sources)
         self._watch.begin_save(follow=False)
         return StorageMeta(checkpoint_id=self.checkpoint_id, save_id=self._save.token)
 
@@ -193,11 +194,11 @@ class GDSWriter(StorageWriter, LazyStager):
         """Create the directory, refuse to replace a checkpoint unasked, and select the engine."""
         save = self._current_save()
         with self._failing(save.sources):
-            commit.create_directory(self._path, sync=self._options.sync)
+            commit.create_directory(save.path, sync=self._options.sync)
             commit.check_replaceable(
-                self._path, rank=save.metadata_rank, overwrite=self._options.overwrite
+                save.path, rank=save.metadata_rank, overwrite=self._options.overwrite
             )
-            selection = select_for_save(self._path, requested=self._options.engine)
+            selection = select_for_save(save.path, requested=self._options.engine)
         self._save = dataclasses.replace(save, selection=selection)
         return plan
 
@@ -224,7 +225,7 @@ class GDSWriter(StorageWriter, LazyStager):
             memory = self._watch.end_save(
                 staging_bytes=self._options.staging_bytes_max,
                 engine=save.selection.engine if save.selection else None,
-                path=self.checkpoint_id,
+                path=os.fspath(save.path),
             )
         assert self._report is not None, "what was written has been reported"
         self._report = dataclasses.replace(self._report, host_memory=memory)
@@ -237,7 +238,7 @@ class GDSWriter(StorageWriter, LazyStager):
         assert save.selection is not None
         with self._failing(save.sources):
             results, self._report = write_rank(
-                RankTask(self._path, save.token, save.rank, save.selection, save.sources),
+                RankTask(save.path, save.token, save.rank, save.selection, save.sources),
                 plan,
                 planner,
                 options=self._options,
@@ -258,7 +259,7 @@ class GDSWriter(StorageWriter, LazyStager):
         began = time.perf_counter()
         with self._failing(save.sources):
             removal = commit_save(
-                self._path,
+                save.path,
                 metadata,
                 [result for of_rank in results for result in of_rank],
                 token=save.token,
@@ -278,7 +279,7 @@ class GDSWriter(StorageWriter, LazyStager):
                 else self._report.durable_seconds + seconds,
             )
         if self._on_commit is not None:
-            commit.call_back(self._on_commit, self._path)
+            commit.call_back(self._on_commit, save.path)
 
     def _directory(self) -> str:
         return self.checkpoint_id
@@ -286,6 +287,7 @@ class GDSWriter(StorageWriter, LazyStager):
     def _current_save(self) -> CurrentSave:
         """The save at hand; DCP has begun it by `storage_meta`."""
         assert self._save is not None, "DCP calls storage_meta before anything else"
+        self._save.check_thread()
         return self._save
 
     def _staging_pool(self) -> StagingPool:

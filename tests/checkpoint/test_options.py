@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import pickle
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -141,3 +143,65 @@ def test_closed(tmp_path: Path) -> None:
         closable.close()
     with refused(ConfigError, "closed"):
         dcp_save({"x": torch.ones(3)}, storage_writer=writer, no_dist=True)
+    with refused(ConfigError, "closed"):
+        dcp_load({"x": torch.ones(3)}, storage_reader=reader, no_dist=True)
+
+
+@pytest.mark.parametrize(
+    "option", ["overwrite=no", "checksum=None", "sync=0", "host_memory_fraction=2"]
+)
+def test_wrong_values_for_a_writer(option: str, tmp_path: Path) -> None:
+    name, _, text = option.partition("=")
+    value = {"no": "no", "None": None, "0": 0, "2": 2.0}[text]
+    wrong: dict[str, Any] = {name: value}
+    with pytest.raises(ConfigError, match=name):
+        GDSWriter(tmp_path, **wrong)
+
+
+@pytest.mark.parametrize("name", ["verify", "strict_dtype", "trusted"])
+def test_wrong_values_for_a_reader(name: str, tmp_path: Path) -> None:
+    wrong: dict[str, Any] = {name: "no"}
+    with pytest.raises(ConfigError, match=f"{name} is 'no'; expected True or False"):
+        GDSReader(tmp_path, **wrong)
+
+
+def test_addresses_are_no_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="s3://bucket"):
+        GDSWriter("s3://bucket/step")
+    with pytest.raises(ConfigError, match="s3://bucket"):
+        dcp_save(
+            {"x": torch.ones(3)},
+            checkpoint_id="s3://bucket/step",
+            storage_writer=GDSWriter("here"),
+            no_dist=True,
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_save_is_not_finished_as_another_threads(tmp_path: Path) -> None:
+    writers: list[GDSWriter] = []
+    others: list[BaseException | None] = []
+
+    def overtake(done: int, total: int) -> None:
+        if not others:
+            others.append(None)
+            thread = threading.Thread(target=save_elsewhere)
+            thread.start()
+            thread.join()
+
+    def save_elsewhere() -> None:
+        dcp_save(
+            {"x": torch.zeros(3)},
+            checkpoint_id=tmp_path / "second",
+            storage_writer=writers[0],
+            no_dist=True,
+        )
+
+    writers.append(GDSWriter(tmp_path / "first", progress=overtake))
+    with refused(ConfigError, tmp_path / "second"):
+        dcp_save({"x": torch.ones(MIB)}, storage_writer=writers[0], no_dist=True)
+    assert not (tmp_path / "first" / ".metadata").exists()
+    target = {"x": torch.ones(3)}
+    load(target, tmp_path / "second")
+    assert target["x"].eq(0).all()
