@@ -14,18 +14,19 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from dcp_gds.errors import UnsupportedError
 from dcp_gds.format.envelope import Envelope, EnvelopeCache, TensorForm
 from dcp_gds.format.placement import ItemSize
-from dcp_gds.io.device import device_of
+from dcp_gds.io.device import MemoryRange, accelerator_of, device_of
 
 __all__ = [
     "COPIED_LENGTH_MAX",
     "SaveItem",
-    "address_of",
     "byte_item_data",
     "check_tensor",
     "form_of",
+    "held_memory",
     "is_copied",
     "is_dense",
     "look_at_items",
+    "memory_of",
     "resolve_tensor",
 ]
 
@@ -203,7 +204,24 @@ def is_copied(tensor: torch.Tensor) -> bool:
     return tensor.nbytes <= COPIED_LENGTH_MAX or not is_dense(tensor)
 
 
-def address_of(data: bytes) -> int:
+def held_memory(item: SaveItem) -> MemoryRange | None:
+    """The bytes of an item that is small and held in host memory; None of any other."""
+    value = item.value
+    if item.remainder is not None or value is None:
+        return None
+    if isinstance(value, torch.Tensor) and accelerator_of(value) is not None:
+        return None
+    return memory_of(value)
+
+
+def memory_of(value: torch.Tensor | bytes) -> MemoryRange:
+    """The bytes of a dense tensor in host memory, or of a byte item; `value` has to be kept."""
+    if isinstance(value, bytes):
+        return MemoryRange(_address_of(value), len(value))
+    return device_of(value).memory(value)
+
+
+def _address_of(data: bytes) -> int:
     """Address of the bytes, which stay there as long as the object lives."""
     address = ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value
     assert address is not None
@@ -241,7 +259,7 @@ def _look_at_bytes(
     """Resolve a byte item; hold its value if there is room."""
     data = _resolve_bytes(write_item, planner)
     length = len(data)
-    remainder = None if length <= COPIED_LENGTH_MAX else address_of(data) % alignment
+    remainder = None if length <= COPIED_LENGTH_MAX else _address_of(data) % alignment
     if length > held_bytes_max:
         return SaveItem(write_item, length, remainder=remainder, transient=True)
     return SaveItem(write_item, length, remainder=remainder, value=data)

@@ -9,14 +9,15 @@ from torch.distributed.checkpoint.planner import SavePlanner
 
 from dcp_gds.checkpoint.itemchecksum import ItemChecksum, PayloadChecksum
 from dcp_gds.checkpoint.itemwrite import ItemWrite
-from dcp_gds.checkpoint.packing import packed_pieces
+from dcp_gds.checkpoint.payload import append_packed, append_payload, append_staged
 from dcp_gds.checkpoint.saveitem import (
     SaveItem,
-    address_of,
     byte_item_data,
     form_of,
+    held_memory,
     is_copied,
     is_dense,
+    memory_of,
     resolve_tensor,
 )
 from dcp_gds.checkpoint.shardlayout import ShardLayout
@@ -24,7 +25,7 @@ from dcp_gds.errors import UnsupportedError
 from dcp_gds.format.extent import Extent
 from dcp_gds.format.footer import FooterBuilder, block_extents
 from dcp_gds.io.checksum import crc32_of, crc32_of_bytes
-from dcp_gds.io.device import Accelerator, MemoryRange, accelerator_of, device_of
+from dcp_gds.io.device import MemoryRange, accelerator_of
 from dcp_gds.io.engine import Completion, Operation, Transfer
 from dcp_gds.io.seam import SeamStream
 from dcp_gds.io.shardfile import ShardFile
@@ -32,9 +33,6 @@ from dcp_gds.io.staging import StagingPool
 from dcp_gds.io.transferqueue import TransferQueue
 
 __all__ = ["ShardWriter"]
-
-# A piece of a packed tensor is small enough to be in cache still when it is summed and copied.
-_PIECE_BYTES = 256 << 10
 
 
 class ShardWriter:
@@ -93,8 +91,8 @@ class ShardWriter:
         for index, item in enumerate(shard.items):
             self._do(after, index)
             self._stream.pad_to(shard.placements[index].offset)
-            if item.remainder is None and item.value is not None:
-                self._write_held(index, item, item.value)
+            if (memory := held_memory(item)) is not None:
+                self._write_small(index, item, memory=memory)
             elif item.envelope is None:
                 self._write_bytes(self._item_write(index), planner)
             else:
@@ -127,15 +125,6 @@ class ShardWriter:
             index, shard.items[index], shard.placements[index], shard.first_blocks[index]
         )
 
-    def _write_held(self, index: int, item: SaveItem, value: torch.Tensor | bytes) -> None:
-        """Write an item that is small and was held."""
-        if isinstance(value, torch.Tensor) and (gpu := accelerator_of(value)) is not None:
-            # When it was resolved its bytes may not have been made yet.
-            gpu.wait_producer()
-            self._write_staged(self._item_write(index), gpu, value)
-        else:
-            self._write_small(index, item, memory=_memory_of(value))
-
     def _write_small(self, index: int, item: SaveItem, *, memory: MemoryRange) -> None:
         """Copy an item whose payload is one checksum block at most: models have thousands."""
         address, length = memory.address, memory.length
@@ -160,7 +149,7 @@ class ShardWriter:
         """Write a byte item that is large or not held."""
         self._hold(write)
         data = byte_item_data(write.item, planner)
-        self._write_memory(write, _memory_of(data), keep=data)
+        self._write_memory(write, memory_of(data), keep=data)
 
     def _write_tensor(self, write: ItemWrite, planner: SavePlanner) -> None:
         """Write a tensor that is large or not held: head, payload, tail."""
@@ -178,78 +167,24 @@ class ShardWriter:
                 f"{item.fqn}: the planner gave {item.envelope.form} at first, now it gives {form}:"
                 " resolve_data has to be repeatable"
             )
-        if (gpu := accelerator_of(tensor)) is not None:
-            gpu.wait_producer()
-            self._write_staged(write, gpu, tensor)
-            return
-        memory = _memory_of(tensor) if is_dense(tensor) else None
+        gpu = accelerator_of(tensor)
+        memory = memory_of(tensor) if gpu is None and is_dense(tensor) else None
         if copied and memory is not None:
             self._write_small(write.index, item, memory=memory)
             return
         self._stream.append(item.envelope.head)
-        if memory is None:
-            self._write_packed(write, tensor)
-            return
-        self._write_memory(write, memory, keep=tensor)
+        if memory is not None:
+            self._write_memory(write, memory, keep=tensor)
+        else:
+            checksum, offset = self._item_checksum(write), write.placement.payload.offset
+            if gpu is None:
+                append_packed(self._stream, tensor, checksum, offset=offset, summed=self._checksum)
+            else:
+                append_staged(
+                    self._stream, tensor, checksum, gpu=gpu, offset=offset, summed=self._checksum
+                )
         write.tail = self._stream.reserve(len(item.envelope.tail))
         self._fill_tail(write)
-
-    def _write_packed(self, write: ItemWrite, tensor: torch.Tensor) -> None:
-        """Copy a payload whose elements have to be put together, and its tail."""
-        checksum = self._item_checksum(write)
-        offset = write.placement.payload.offset
-        for piece in packed_pieces(tensor, bytes_max=_PIECE_BYTES):
-            self._append_payload(checksum, Extent(offset, piece.nbytes), address=piece.data_ptr())
-            offset += piece.nbytes
-        self._stream.append(self._finished_tail(write))
-
-    def _write_staged(self, write: ItemWrite, gpu: Accelerator, tensor: torch.Tensor) -> None:
-        """Write a tensor of a GPU: queue copies into slots, which are written when they are done.
-
-        Each piece is kept until it has been copied.
-        """
-        envelope, payload = write.item.envelope, write.placement.payload
-        assert envelope is not None
-        self._stream.append(envelope.head)
-        checksum = self._item_checksum(write)
-        offset = payload.offset
-        pieces = [tensor] if is_dense(tensor) else packed_pieces(tensor, bytes_max=_PIECE_BYTES)
-        for piece in pieces:
-            memory = gpu.memory(piece)
-            for extent in checksum.split(
-                Extent(offset, memory.length), length_max=max(1, memory.length)
-            ):
-                source = memory.address + (extent.offset - offset)
-                self._stage(checksum, extent, gpu=gpu, address=source, keep=piece)
-            offset += memory.length
-        write.tail = self._stream.reserve(len(envelope.tail))
-        self._fill_tail(write)
-
-    def _stage(
-        self,
-        checksum: ItemChecksum,
-        extent: Extent,
-        *,
-        gpu: Accelerator,
-        address: int,
-        keep: torch.Tensor,
-    ) -> None:
-        """Queue the copies of an extent, which lies within one checksum block."""
-        done = 0
-        while done < extent.length:
-            start = extent.offset + done
-
-            def count(copied: MemoryRange, start: int = start, _keep: object = keep) -> None:
-                address, length = copied.address, copied.length
-                crc32 = crc32_of(address, length=length) if self._checksum else 0
-                checksum.add(Extent(start, length), crc32)
-
-            done += self._stream.append_device(
-                gpu.stream,
-                address=address + done,
-                length=extent.length - done,
-                when_copied=count,
-            )
 
     def _write_memory(self, write: ItemWrite, memory: MemoryRange, *, keep: object) -> None:
         """Write a payload from its memory: the body by transfers, the edges through the seam."""
@@ -266,7 +201,7 @@ class ShardWriter:
         front = Extent(
             payload.offset, (body.offset if body.length else payload.end) - payload.offset
         )
-        self._append_payload(checksum, front, address=memory.address)
+        self._append(checksum, front, address=memory.address)
         if not body.length:
             return
         self._stream.skip(body)
@@ -281,17 +216,11 @@ class ShardWriter:
             )
             self._queue.submit(transfer, count, keep=keep)
         back = Extent(body.end, payload.end - body.end)
-        self._append_payload(checksum, back, address=address_at(body.end))
+        self._append(checksum, back, address=address_at(body.end))
 
-    def _append_payload(self, checksum: ItemChecksum, extent: Extent, *, address: int) -> None:
+    def _append(self, checksum: ItemChecksum, extent: Extent, *, address: int) -> None:
         """Copy an extent of a payload into the seam and count it."""
-        if not extent.length:
-            return
-        for piece in checksum.split(extent, length_max=extent.length):
-            source = address + (piece.offset - extent.offset)
-            self._stream.append_memory(address=source, length=piece.length)
-            crc32 = crc32_of(source, length=piece.length) if self._checksum else 0
-            checksum.add(piece, crc32)
+        append_payload(self._stream, checksum, extent, address=address, summed=self._checksum)
 
     def _item_checksum(self, write: ItemWrite) -> ItemChecksum:
         """Start to collect the checksums of an item."""
@@ -349,10 +278,3 @@ class ShardWriter:
             if not self._stream.settle():
                 raise AssertionError("values are held that nothing in flight will release")
         self._held += write.held
-
-
-def _memory_of(value: torch.Tensor | bytes) -> MemoryRange:
-    """The bytes of a dense tensor in host memory, or of a byte item."""
-    if isinstance(value, bytes):
-        return MemoryRange(address_of(value), len(value))
-    return device_of(value).memory(value)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
-from dcp_gds.errors import UnsupportedError
+from dcp_gds.errors import TransferError, UnsupportedError
 
 __all__ = ["CudaContext", "load_driver"]
 
@@ -51,7 +51,8 @@ def load_driver() -> ctypes.CDLL:
 class CudaContext:
     """The primary context of a GPU, held until `close`; its methods may be called by any thread.
 
-    Their errors are OSErrors: ENOMEM where the GPU has no room, else EIO, with the driver's text.
+    Their errors are TransferErrors of the GPU: ENOMEM where it has no room, else EIO, with the
+    driver's text.
     A forked child must not use it: CUDA does not work there. `close` does nothing there.
 
     Parameters
@@ -71,7 +72,7 @@ class CudaContext:
         self._context = ctypes.c_void_p()
         self._pid = os.getpid()
         try:
-            self._call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), ordinal)
+            self.call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), ordinal)
         except OSError as error:
             raise UnsupportedError(
                 f"GPU {ordinal} cannot be used: {error.strerror}; see whether nvidia-smi lists it"
@@ -96,73 +97,74 @@ class CudaContext:
     @contextmanager
     def current(self) -> Iterator[None]:
         """Make this GPU the thread's current one, as kvikio expects it to be."""
-        self._call("cuCtxPushCurrent_v2", self._context)
+        self.call("cuCtxPushCurrent_v2", self._context)
         try:
             yield
         finally:
-            self._call("cuCtxPopCurrent_v2", None)
+            self.call("cuCtxPopCurrent_v2", None)
 
     def allocate(self, length: int) -> int:
         """Return the address of `length` bytes of their own; the caller frees them."""
         address = ctypes.c_uint64()
         with self.current():
-            self._call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(length))
+            self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(length))
         return address.value
 
     def free(self, address: int) -> None:
         """Give memory back; waits for the GPU."""
         with self.current():
-            self._call("cuMemFree_v2", ctypes.c_uint64(address))
+            self.call("cuMemFree_v2", ctypes.c_uint64(address))
 
     def new_stream(self) -> int:
         """Return a stream that does not wait for the NULL stream, nor is waited for."""
         stream = ctypes.c_void_p()
         with self.current():
-            self._call("cuStreamCreate", ctypes.byref(stream), ctypes.c_uint(_NON_BLOCKING))
+            self.call("cuStreamCreate", ctypes.byref(stream), ctypes.c_uint(_NON_BLOCKING))
         assert stream.value is not None
         return stream.value
 
     def end_stream(self, stream: int) -> None:
         """Forget a stream in which nothing is queued any more."""
         with self.current():
-            self._call("cuStreamDestroy_v2", ctypes.c_void_p(stream))
+            self.call("cuStreamDestroy_v2", ctypes.c_void_p(stream))
 
     def copy(self, *, source: int, target: int, length: int, stream: int) -> None:
         """Copy within the GPU's memory and wait until it is done."""
         with self.current():
-            self._call(
+            self.call(
                 "cuMemcpyDtoDAsync_v2",
                 ctypes.c_uint64(target),
                 ctypes.c_uint64(source),
                 ctypes.c_size_t(length),
                 ctypes.c_void_p(stream),
             )
-            self._call("cuStreamSynchronize", ctypes.c_void_p(stream))
+            self.call("cuStreamSynchronize", ctypes.c_void_p(stream))
 
     def upload(self, data: bytes, *, target: int) -> None:
         """Copy host bytes to the GPU; done on return."""
         with self.current():
-            self._call("cuMemcpyHtoD_v2", ctypes.c_uint64(target), data, ctypes.c_size_t(len(data)))
+            self.call("cuMemcpyHtoD_v2", ctypes.c_uint64(target), data, ctypes.c_size_t(len(data)))
 
     def download(self, source: int, *, length: int) -> bytes:
         """Return bytes of the GPU's memory."""
         data = ctypes.create_string_buffer(length)
         with self.current():
-            self._call("cuMemcpyDtoH_v2", data, ctypes.c_uint64(source), ctypes.c_size_t(length))
+            self.call("cuMemcpyDtoH_v2", data, ctypes.c_uint64(source), ctypes.c_size_t(length))
         return data.raw
 
     def close(self) -> None:
         """Let go of the context. May be called twice."""
         context, self._context = self._context, ctypes.c_void_p()
         if context.value is not None and os.getpid() == self._pid:
-            self._call("cuDevicePrimaryCtxRelease_v2", self._ordinal)
+            self.call("cuDevicePrimaryCtxRelease_v2", self._ordinal)
 
-    def _call(self, function: str, *arguments: object) -> None:
-        """Call the driver, and raise what it says."""
+    def call(self, function: str, *arguments: object) -> None:
+        """Call the driver by one of its names; most calls need this GPU to be the current one."""
         result = getattr(self._library, function)(*arguments)
         if result:
             number = errno.ENOMEM if result == _OUT_OF_MEMORY else errno.EIO
-            raise OSError(number, f"{function}: {_text(self._library, result)}")
+            text = f"{function}: {_text(self._library, result)}"
+            raise TransferError(number, text, f"cuda:{self._ordinal}")
 
 
 def _text(library: ctypes.CDLL, result: int) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
 from dcp_gds.errors import UnsupportedError
-from dcp_gds.io.gpustream import GpuStream, load_driver
+from dcp_gds.io.gpustream import GpuStream
 
 __all__ = [
     "Accelerator",
@@ -58,9 +57,6 @@ class Accelerator(Device, Protocol):
     def stream(self) -> GpuStream:
         """Where this device's copies are queued."""
 
-    def scatter(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Copy `source` in host memory into `target` of any strides and dtype; done on return."""
-
 
 class CpuDevice:
     """Host memory: every operation is done when its call returns."""
@@ -95,7 +91,7 @@ class TorchCuda:
 
     def __init__(self, ordinal: int) -> None:
         self._ordinal = ordinal
-        self._stream = GpuStream(load_driver(), ordinal)
+        self._stream = GpuStream(ordinal)
 
     @property
     def name(self) -> str:
@@ -124,20 +120,10 @@ class TorchCuda:
 
         torch gives the result's memory to that stream alone, so it may go when its copy is queued.
         """
-        with self._in_stream():
-            return tensor.resolve_conj().resolve_neg().contiguous()
-
-    def scatter(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Copy in the stream of the copies, and wait for it."""
-        with self._in_stream():
-            target.copy_(source)
-        self._stream.wait(self._stream.mark())
-
-    def _in_stream(self) -> AbstractContextManager[object]:
-        """Run torch's operators of this thread on this GPU, in the stream of the copies."""
         handle = self._stream.handle
         stream = torch.cuda.ExternalStream(handle, device=self._ordinal)  # type: ignore[no-untyped-call]
-        return torch.cuda.stream(stream)
+        with torch.cuda.stream(stream):
+            return tensor.resolve_conj().resolve_neg().contiguous()
 
 
 def device_of(tensor: torch.Tensor) -> CpuDevice | Accelerator:

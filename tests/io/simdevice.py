@@ -11,7 +11,7 @@ import torch
 
 from dcp_gds.io import device as devices
 from dcp_gds.io.device import MemoryRange
-from dcp_gds.io.gpustream import GpuStream, load_driver
+from dcp_gds.io.gpustream import GpuStream
 from tests.gdssim.memory import SimGpu
 from tests.gdssim.simulator import Simulator
 
@@ -31,7 +31,7 @@ class SimDevice:
         simulator.cuda.sim_behind.restype = ctypes.c_void_p
         self.gpu = SimGpu(simulator)
         self.producer = self.gpu.new_stream()
-        self.stream = GpuStream(load_driver(), 0)
+        self.stream = GpuStream(0)
         self.name = "cuda:0"
 
     def owns(self, tensor: torch.Tensor) -> bool:
@@ -47,10 +47,6 @@ class SimDevice:
         self.stream.follow(self.producer)
 
     def pack(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Not simulated."""
-        raise NotImplementedError
-
-    def scatter(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Not simulated."""
         raise NotImplementedError
 
@@ -76,7 +72,12 @@ class SimDevice:
             return self if tensor.numel() and self.owns(tensor) else None
 
         with contextlib.ExitStack() as stack:
-            for module in (devices, _module("shardwriter"), _module("statecopy")):
+            for module in (
+                devices,
+                _module("saveitem"),
+                _module("shardwriter"),
+                _module("statecopy"),
+            ):
                 stack.enter_context(mock.patch.object(module, "accelerator_of", accelerator_of))
             yield
 

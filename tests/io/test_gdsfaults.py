@@ -188,14 +188,14 @@ def deferred(simulator: Simulator, path: str, drop_wait: bool) -> bool:
     from dcp_gds.io.cudadriver import CudaContext
     from tests.io.simengine import new_file, sim_engine
 
-    call = CudaContext._call
+    call = CudaContext.call
 
     def without_wait(self: CudaContext, function: str, *arguments: object) -> None:
         if function != "cuStreamSynchronize":
             call(self, function, *arguments)
 
     if drop_wait:
-        CudaContext._call = without_wait  # type: ignore[method-assign]
+        CudaContext.call = without_wait  # type: ignore[method-assign]
     with sim_engine(simulator, slots_max=1) as it, new_file(path, length=LENGTH) as file:
         buffer, data = it.random(LENGTH)
         it.engine.submit(Transfer(Operation.WRITE, file, buffer.address, LENGTH, 0))
