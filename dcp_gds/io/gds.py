@@ -93,6 +93,9 @@ class GdsFile:
             self._file = kvikio.CuFile(f"/proc/self/fd/{fd}", "r+" if writable else "r")
         except RuntimeError as error:
             raise gds_error(error) from error
+        # A forked child may not use cuFile, but kvikio's destructor would, when the child forgets
+        # the file or its collector does: one reference more keeps it from running, until `close`.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._file))
         self._pid = os.getpid()
 
     def write(self, source: DeviceBytes, start: int, *, length: int, offset: int) -> int:
@@ -117,11 +120,10 @@ class GdsFile:
 
     def close(self) -> None:
         """Deregister and close. May be called twice; a forked child only forgets the file."""
-        if os.getpid() != self._pid:
-            # cuFile may not be used here, and kvikio's destructor would: it shall never run.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._file))
+        if os.getpid() != self._pid or self._file.closed:
             return
         self._file.close()
+        ctypes.pythonapi.Py_DecRef(ctypes.py_object(self._file))
 
     def _check_usable(self) -> None:
         """Refuse what cuFile would crash of, or take for another file."""

@@ -8,6 +8,7 @@ missing shows as bytes of another piece. A process is forked while a write is he
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import threading
 import zlib
@@ -253,6 +254,33 @@ def forked(simulator: Simulator, path: str) -> None:
         assert Path(path).read_bytes() == data
         assert simulator.calls("cuFileHandleDeregister") == 0
     assert simulator.calls("cuFileHandleDeregister") == 1
+
+
+def forgotten(simulator: Simulator, path: str) -> None:
+    """A child that was forked while a file was registered forgets it, and cuFile is not told."""
+    from dcp_gds.io.gds import GdsFile
+    from tests.io.simengine import new_file, sim_engine
+
+    with sim_engine(simulator) as it, new_file(path, length=SLOT) as file:
+        with it.window.context.current():
+            registered = GdsFile(file.fd, writable=True)
+        before = simulator.calls("cuFileHandleDeregister")
+        child = os.fork()
+        if not child:
+            del registered
+            gc.collect()
+            os._exit(simulator.calls("cuFileHandleDeregister") - before)
+        assert os.waitpid(child, 0)[1] == 0
+        with it.window.context.current():
+            registered.close()
+        registered.close()
+        assert simulator.calls("cuFileHandleDeregister") == before + 1
+
+
+def test_a_forked_child_that_forgets_a_file_does_not_tell_cufile(
+    gdssim: Libraries, tmp_path: Path
+) -> None:
+    run_in_child(Machine(libraries=gdssim), forgotten, str(tmp_path / "file"))
 
 
 def test_a_forked_child_finds_the_engine_closed(gdssim: Libraries, tmp_path: Path) -> None:
