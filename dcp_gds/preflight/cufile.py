@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any
 
+from dcp_gds.preflight.cufileerror import CUFILE_ERRORS
 from dcp_gds.preflight.cufilejson import SETTINGS_DEFAULT, SETTINGS_VARIABLE, parse_settings
 from dcp_gds.preflight.facts import Facts
 from dcp_gds.preflight.finding import Finding, Status
@@ -31,21 +32,6 @@ SHOWN = (
     "io_batchsize",
     "rdma_dev_addr_list",
 )
-# CUfileOpError in cufile.h, and what each means for an operator.
-MEANINGS = {
-    5001: ("nvidia-fs driver is not loaded", "modprobe nvidia-fs (package nvidia-gds)"),
-    5008: ("GPUDirect Storage not supported on current file", "see the findings above"),
-    5016: (
-        "access beyond maximum pinned size",
-        "raise max_device_pinned_mem_size_kb in cufile.json, or run fewer processes on this GPU",
-    ),
-    5027: ("file descriptor is not registered", "bind-mount the NVMe drive into the container"),
-    5030: ("internal error", "bind-mount the NVMe drive and /run/udev into the container"),
-    5033: ("NVFS driver initialization error", "modprobe nvidia-fs, and read `dmesg`"),
-    5036: ("failed to allocate pinned GPU memory", "run fewer processes on this GPU"),
-    5043: ("cufile no memory error", "BAR1 is full: run fewer processes on this GPU"),
-    801: ("CUDA_ERROR_NOT_SUPPORTED", "install the driver's open kernel modules, a newer driver"),
-}
 REMEDY = "read cufile.log of a run with CUFILE_LOGGING_LEVEL=TRACE; engine='direct' works meanwhile"
 
 
@@ -90,7 +76,7 @@ def check_cufile_probe(node: Node, path: str, cufile: Facts | None) -> Iterator[
         remedy = "do not use engine='gds' here, and report it to NVIDIA"
         yield Finding("cufile-probe", Status.FAIL, observed, expected, remedy, "cuFileWrite")
     elif seen:
-        meaning, remedy = MEANINGS.get(seen.get("code", 0), ("", REMEDY))
+        meaning, remedy = CUFILE_ERRORS.get(seen.get("code", 0), ("", REMEDY))
         why = meaning or seen.get("error") or "no meaning known"
         number = f" {seen['code']}" if "code" in seen else ""
         observed = f"cuFile does not work on {path}: {seen['step']} gave{number} ({why})"
