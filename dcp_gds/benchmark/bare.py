@@ -9,14 +9,14 @@ import errno
 import itertools
 import mmap
 import os
-import resource
-import time
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from dcp_gds.benchmark.measure import timed
 from dcp_gds.benchmark.setting import Moved, Setting
 from dcp_gds.errors import TransferError
 from dcp_gds.io.fileerror import file_error
@@ -72,59 +72,68 @@ class BareTool:
     ) -> Moved:
         """Open, move, sync and close, by the clock."""
         assert length % setting.block_bytes == 0
-        offsets = itertools.count(0, setting.block_bytes)
-        with _blocks(setting) as blocks, ThreadPoolExecutor(setting.depth) as threads:
-            before = resource.getrusage(resource.RUSAGE_SELF)
-            began = time.perf_counter()
-            try:
+        with _blocks(setting) as blocks:
+
+            def move() -> None:
                 fd = os.open(path, flags | os.O_CLOEXEC | (os.O_DIRECT if direct else 0), 0o600)
                 try:
                     if flags & os.O_CREAT:
                         os.posix_fallocate(fd, 0, length)
-                    # Whoever is free takes the next block: a count is one step of the interpreter.
-                    works = [
-                        threads.submit(
-                            _move_blocks,
-                            offsets,
-                            partial(transfer, fd),
-                            path,
-                            block=block,
-                            length=length,
-                        )
-                        for block in blocks
-                    ]
-                    for work in works:
-                        work.result()
+                    _move_all(partial(transfer, fd), path, blocks=blocks, length=length)
                     if flags & os.O_CREAT:
                         os.fsync(fd)
                 finally:
                     os.close(fd)
+
+            try:
+                return Moved(length, timed(move))
             except TransferError:
                 raise
             except OSError as error:
                 raise file_error(error, path) from error
-            seconds = time.perf_counter() - began
-            after = resource.getrusage(resource.RUSAGE_SELF)
-        cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        return Moved(length, seconds, cpu_s)
 
 
-def _move_blocks(
-    offsets: Iterator[int],
+def _move_all(
     transfer: Callable[[memoryview, int], int],
     path: Path,
     *,
-    block: memoryview,
+    blocks: Sequence[memoryview],
     length: int,
 ) -> None:
-    """One thread: the next block again and again."""
-    while (offset := next(offsets)) < length:
-        done = 0
-        while done < len(block):
-            step = transfer(block[done:], offset + done)
-            if step == 0:
-                raise TransferError(errno.EIO, "unexpected end of file", path, offset=offset)
-            done += step
+    """A thread for each block. None of them runs any more when this returns or raises."""
+    # Whoever is free takes the next offset: a count is one step of the interpreter.
+    offsets = itertools.count(0, len(blocks[0]))
+    # Without it, the others would go on to the end of the file after an error or a Ctrl-C.
+    ended = threading.Event()
+
+    def move_blocks(block: memoryview) -> None:
+        try:
+            while not ended.is_set() and (offset := next(offsets)) < length:
+                _move_block(transfer, path, block, offset=offset)
+        finally:
+            # Who is done knows that all offsets are taken.
+            ended.set()
+
+    with ThreadPoolExecutor(len(blocks)) as threads:
+        try:
+            for work in [threads.submit(move_blocks, block) for block in blocks]:
+                work.result()
+        finally:
+            ended.set()
+
+
+def _move_block(
+    transfer: Callable[[memoryview, int], int], path: Path, block: memoryview, *, offset: int
+) -> None:
+    """One block, in as many steps as the kernel makes of it."""
+    done = 0
+    while done < len(block):
+        # Released here: the traceback of an error would hold it, and the memory could not be freed.
+        with block[done:] as rest:
+            step = transfer(rest, offset + done)
+        if step == 0:
+            raise TransferError(errno.EIO, "unexpected end of file", path, offset=offset)
+        done += step
 
 
 @contextmanager

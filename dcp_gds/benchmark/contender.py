@@ -71,7 +71,7 @@ def file_writer(tool: Tool, setting: Setting, *, length: int, direct: bool) -> C
 
     def act(directory: Path) -> Act:
         moved = tool.write(directory / FILE, setting, length=length, direct=direct)
-        return Act(Clocks(moved.seconds, moved.cpu_s, moved.cpu_s), {})
+        return Act(moved.clocks, {})
 
     return Contender(f"{tool.name} ({setting})", act, direct=direct)
 
@@ -81,7 +81,7 @@ def file_reader(tool: Tool, setting: Setting, *, length: int, direct: bool) -> C
 
     def act(directory: Path) -> Act:
         moved = tool.read(directory / FILE, setting, length=length, direct=direct)
-        return Act(Clocks(moved.seconds, moved.cpu_s, moved.cpu_s), {})
+        return Act(moved.clocks, {})
 
     return Contender(f"{tool.name} ({setting})", act, direct=direct)
 

@@ -32,12 +32,13 @@ class Clocks:
         User and system time of this process with all its threads, ended ones too.
     machine_cpu_s
         The same of the whole machine. Kernel threads that write dirty pages back are in this one
-        only, and so is everything else that runs: read it on a quiet machine.
+        only, and so is everything else that runs: read it on a quiet machine. None where it was not
+        measured: another program's clocks say nothing of it.
     """
 
     seconds: float
     cpu_s: float
-    machine_cpu_s: float
+    machine_cpu_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,8 @@ class Run:
 
     @property
     def machine_cpu_s_per_gb(self) -> float:
-        """CPU seconds of the machine per 10^9 bytes."""
+        """CPU seconds of the machine per 10^9 bytes, of a run whose clocks have them."""
+        assert self.clocks.machine_cpu_s is not None
         return self.clocks.machine_cpu_s / (self.length / 1e9)
 
 

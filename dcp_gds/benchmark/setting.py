@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from dcp_gds.benchmark.measure import Clocks
+
 __all__ = ["Moved", "Setting", "Tool"]
 
 MIB = 1 << 20
@@ -25,16 +27,15 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Bytes that were moved, wall seconds until they were durable or read, and CPU seconds."""
+    """Bytes that were moved, and the clocks until they were durable or read."""
 
     length: int
-    seconds: float
-    cpu_s: float
+    clocks: Clocks
 
     @property
     def gb_per_s(self) -> float:
         """10^9 bytes a second."""
-        return self.length / self.seconds / 1e9
+        return self.length / self.clocks.seconds / 1e9
 
 
 class Tool(Protocol):
