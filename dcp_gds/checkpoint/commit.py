@@ -17,6 +17,7 @@ from pathlib import Path
 
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
 
+from dcp_gds.checkpoint.directory import sync_directory
 from dcp_gds.errors import (
     CheckpointExistsError,
     ConfigError,
@@ -34,10 +35,8 @@ __all__ = [
     "check_complete",
     "check_replaceable",
     "check_shard_files",
-    "create_directory",
     "metadata_path",
     "publish",
-    "sync_directory",
 ]
 
 
@@ -79,52 +78,6 @@ def check_replaceable(directory: Path, *, rank: int | None, overwrite: bool) -> 
     own = _rank_metadata(directory) if rank is None else [metadata_path(directory, rank=rank)]
     if any(map(_is_there, [common, *own])):
         raise CheckpointExistsError(directory)
-
-
-def create_directory(directory: Path, *, sync: bool) -> None:
-    """Create a directory and its missing parents, and sync each entry that was made.
-
-    Raises
-    ------
-    TransferError
-        With errno and path.
-    """
-    missing = []
-    path = directory
-    try:
-        while not path.is_dir() and path != path.parent:
-            missing.append(path)
-            path = path.parent
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _transfer_error(
-            error, "cannot create the checkpoint's directory", directory
-        ) from error
-    if sync:
-        # Another rank may have made them at the same moment: syncing the parents twice does no
-        # harm.
-        for made in missing:
-            sync_directory(made.parent)
-
-
-def sync_directory(directory: Path) -> None:
-    """Make the entries of a directory durable.
-
-    Raises
-    ------
-    TransferError
-        With errno and path.
-    """
-    try:
-        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            # Closing what was only read tells nothing of the sync, which has been done.
-            with contextlib.suppress(OSError):
-                os.close(fd)
-    except OSError as error:
-        raise _transfer_error(error, "cannot sync the directory", directory) from error
 
 
 def check_complete(metadata: Metadata, written: Iterable[MetadataIndex]) -> None:

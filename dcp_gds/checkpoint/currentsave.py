@@ -31,6 +31,8 @@ class CurrentSave:
         As DCP has told them.
     selection
         The engine; None before DCP has told the rank.
+    unsynced_reason
+        As in `SaveReport`.
     sources
         What an asynchronous save has yet to read; None of a save whose caller waits for all of it.
     group
@@ -43,6 +45,7 @@ class CurrentSave:
     rank: int = 0
     use_collectives: bool = True
     selection: Selection | None = None
+    unsynced_reason: str = ""
     sources: Sources | None = None
     group: SaveGroup | None = None
 

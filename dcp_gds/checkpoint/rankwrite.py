@@ -4,42 +4,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 
 from dcp_gds.checkpoint.blocked import Phase
+from dcp_gds.checkpoint.currentsave import CurrentSave
 from dcp_gds.checkpoint.report import SaveReport
 from dcp_gds.checkpoint.saveitem import look_at_items
 from dcp_gds.checkpoint.shardlayout import lay_out
 from dcp_gds.checkpoint.shardsave import ShardOutcome, save_shard_file
 from dcp_gds.checkpoint.sourceorder import SourceOrder, order_sources
-from dcp_gds.checkpoint.sources import Sources
 from dcp_gds.checkpoint.writeresult import write_results
 from dcp_gds.config import WriterOptions
 from dcp_gds.format.envelope import EnvelopeCache
 from dcp_gds.io.arena import Arena
-from dcp_gds.io.selection import Selection
 from dcp_gds.io.staging import StagingPool
 
-__all__ = ["RankTask", "write_rank"]
-
-
-@dataclass(frozen=True, slots=True)
-class RankTask:
-    """Which save this is; `sources` only if it is an asynchronous one."""
-
-    path: Path
-    token: str
-    rank: int
-    selection: Selection
-    sources: Sources | None
+__all__ = ["write_rank"]
 
 
 def write_rank(
-    task: RankTask,
+    save: CurrentSave,
     plan: SavePlan,
     planner: SavePlanner,
     *,
@@ -55,7 +41,8 @@ def write_rank(
     Raises what `save_shard_file` raises; nothing of the save is left behind then.
     """
     began = time.perf_counter()
-    selection = task.selection
+    selection = save.selection
+    assert selection is not None, "the engine is selected before the plan is made"
     envelopes.renew()
     items = look_at_items(
         plan,
@@ -65,14 +52,14 @@ def write_rank(
         held_bytes_max=options.staging_bytes_max,
     )
     order = SourceOrder(items, {}, copied_bytes=0, direct_bytes=0)
-    if task.sources is not None:
-        task.sources.enter(Phase.COPY)
+    if save.sources is not None:
+        save.sources.enter(Phase.COPY)
         order = order_sources(
             items,
             planner,
-            sources=task.sources,
+            sources=save.sources,
             arena=arena,
-            bytes_max=host_bytes_max - task.sources.copied_bytes,
+            bytes_max=host_bytes_max - save.sources.copied_bytes,
             alignment=selection.alignment,
         )
     shard = lay_out(
@@ -85,23 +72,23 @@ def write_rank(
     results: list[WriteResult] = []
     outcome = ShardOutcome()
     if items:
-        name = f"__{task.rank}_0-{task.token}.distcp"
+        name = f"__{save.rank}_0-{save.token}.distcp"
         outcome = save_shard_file(
-            task.path / name,
+            save.path / name,
             shard,
             planner,
-            token=task.token,
+            token=save.token,
             selection=selection,
             options=options,
             pool=pool,
             progress=progress,
             after=after,
         )
-        results = write_results(name, shard, outcome.footer_crc32, rank=task.rank)
+        results = write_results(name, shard, outcome.footer_crc32, rank=save.rank)
     report = SaveReport(
-        path=str(task.path),
-        token=task.token,
-        rank=task.rank,
+        path=str(save.path),
+        token=save.token,
+        rank=save.rank,
         engine=selection.engine,
         engine_reason=selection.reason,
         fallbacks=selection.fallbacks,
@@ -115,9 +102,10 @@ def write_rank(
         sync_seconds=outcome.sync_seconds,
         checksums=options.checksum,
         synced=options.sync,
+        unsynced_reason=save.unsynced_reason,
         host_bytes_max=host_bytes_max,
-        copied_bytes=order.copied_bytes + (task.sources.copied_bytes if task.sources else 0),
+        copied_bytes=order.copied_bytes + (save.sources.copied_bytes if save.sources else 0),
         direct_bytes=order.direct_bytes,
-        durable_seconds=task.sources.age_seconds if task.sources else time.perf_counter() - began,
+        durable_seconds=save.sources.age_seconds if save.sources else time.perf_counter() - began,
     )
     return results, report

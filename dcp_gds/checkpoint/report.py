@@ -84,6 +84,9 @@ class SaveReport(_TransferReport):
         Whether CRC-32s were computed.
     synced
         Whether the data were synced; False means that a power cut may lose them.
+    unsynced_reason
+        One sentence when the name of the directory, which was there before, could not be made
+        durable, since its parent may not be read or its filesystem does not sync it; else empty.
     blocked_seconds
         How long an asynchronous save held its trainer: in `async_save`, before the step of a
         guarded optimizer, and in `wait_sources`.
@@ -116,6 +119,7 @@ class SaveReport(_TransferReport):
     sync_seconds: float = 0.0
     checksums: bool = True
     synced: bool = True
+    unsynced_reason: str = ""
     committed: bool = False
     files_removed: int = 0
     files_kept: int = 0

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch.distributed.checkpoint.planner import SavePlanner
 
-from dcp_gds.checkpoint.commit import sync_directory
+from dcp_gds.checkpoint.directory import sync_directory
 from dcp_gds.checkpoint.shardlayout import ShardLayout
 from dcp_gds.checkpoint.shardwriter import ShardWriter
 from dcp_gds.config import WriterOptions

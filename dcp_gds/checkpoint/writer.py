@@ -16,7 +16,8 @@ from torch.futures import Future
 
 from dcp_gds.checkpoint import commit
 from dcp_gds.checkpoint.currentsave import CurrentSave
-from dcp_gds.checkpoint.rankwrite import RankTask, write_rank
+from dcp_gds.checkpoint.directory import create_directory
+from dcp_gds.checkpoint.rankwrite import write_rank
 from dcp_gds.checkpoint.report import SaveReport, with_blocked
 from dcp_gds.checkpoint.savecommit import commit_save
 from dcp_gds.checkpoint.stager import LazyStager
@@ -194,12 +195,12 @@ class GDSWriter(StorageWriter, LazyStager):
         """Create the directory, refuse to replace a checkpoint unasked, and select the engine."""
         save = self._current_save()
         with self._failing(save.sources):
-            commit.create_directory(save.path, sync=self._options.sync)
+            unsynced_reason = create_directory(save.path, sync=self._options.sync)
             commit.check_replaceable(
                 save.path, rank=save.metadata_rank, overwrite=self._options.overwrite
             )
             selection = select_for_save(save.path, requested=self._options.engine)
-        self._save = dataclasses.replace(save, selection=selection)
+        self._save = dataclasses.replace(save, selection=selection, unsynced_reason=unsynced_reason)
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
@@ -235,10 +236,9 @@ class GDSWriter(StorageWriter, LazyStager):
 
     def _write(self, save: CurrentSave, plan: SavePlan, planner: SavePlanner) -> list[WriteResult]:
         """Write the items and report it."""
-        assert save.selection is not None
         with self._failing(save.sources):
             results, self._report = write_rank(
-                RankTask(save.path, save.token, save.rank, save.selection, save.sources),
+                save,
                 plan,
                 planner,
                 options=self._options,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,11 +25,10 @@ from dcp_gds.errors import (
     TransferError,
 )
 from tests.checkpoint.refusal import refused, snapshot, unwrapped
+from tests.checkpoint.restricted import restricted
 from tests.checkpoint.storage import OURS, STOCK, Storage, dcp_load, dcp_save, load, save
 from tests.checkpoint.test_conversion import empty_load
 from tests.ranks import Ranks
-
-NOBODY = 65534
 
 
 def save_told(path: Path) -> str:
@@ -54,17 +52,8 @@ def load_told(path: Path) -> str:
 @pytest.fixture
 def locked() -> Iterator[Path]:
     """A directory in which this process, root or not, may create nothing."""
-    with tempfile.TemporaryDirectory() as name:
-        path = Path(name)
-        path.chmod(0o555)
-        user = os.geteuid()
-        if user == 0:
-            os.seteuid(NOBODY)
-        try:
-            yield path
-        finally:
-            os.seteuid(user)
-            path.chmod(0o755)
+    with restricted(0o555) as path:
+        yield path
 
 
 def test_a_directory_that_may_not_be_written(locked: Path) -> None:

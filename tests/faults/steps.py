@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dcp_gds import GDSWriter
-from dcp_gds.checkpoint import commit, savecommit, shardsave
+from dcp_gds.checkpoint import commit, savecommit, shardsave, writer
 from dcp_gds.io.shardfile import ShardFile
 from dcp_gds.io.transferqueue import TransferQueue
 
@@ -25,7 +25,7 @@ __all__ = ["Steps"]
 PLACES: tuple[tuple[Any, str, str], ...] = (
     (GDSWriter, "stage", "stage"),
     (GDSWriter, "prepare_local_plan", "plan"),
-    (commit, "create_directory", "create directory"),
+    (writer, "create_directory", "create directory"),
     (shardsave, "create_shard_file", "create shard file"),
     (ShardFile, "allocate", "allocate"),
     (TransferQueue, "submit", "transfer"),
@@ -51,7 +51,7 @@ class Steps:
     Parameters
     ----------
     directory
-        The checkpoint's: system calls count that are about it or something in it.
+        The checkpoint's: system calls count that are about it, something in it, or its parent.
     reached
         Called with each step's name, at most one at a time.
     """
@@ -86,9 +86,14 @@ class Steps:
         if name in SYSTEM_CALLS:
             of = args[0]
             path = Path(f"/proc/self/fd/{of}").readlink() if type(of) is int else Path(of)
-            if not path.is_relative_to(self._directory):
+            if path == self._directory.parent:
+                name += " parent"
+            elif path == self._directory:
+                name += " directory"
+            elif path.is_relative_to(self._directory):
+                name += f" {_kind_of(path)}"
+            else:
                 return None
-            name += " directory" if path == self._directory else f" {_kind_of(path)}"
         self._calls[name] += 1
         return f"{name} {self._calls[name]}"
 

@@ -28,6 +28,7 @@ from tests.faults.tally import Tally
 COMMITTED = "after rename temporary metadata 1"
 # Whatever else a save does, it takes these steps; else the tests would test little.
 STEPS = {
+    "fsync parent 1",
     "create shard file 1",
     "allocate 1",
     "transfer 1",

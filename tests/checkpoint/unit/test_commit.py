@@ -75,29 +75,6 @@ def test_a_directory_that_cannot_be_looked_into_says_so(tmp_path: Path) -> None:
     assert info.value.errno == errno.ENOTDIR
 
 
-def test_directories_are_created(tmp_path: Path) -> None:
-    for sync in (True, False):
-        directory = tmp_path / str(sync) / "a" / "b"
-        commit.create_directory(directory, sync=sync)
-        commit.create_directory(directory, sync=sync)
-        assert directory.is_dir()
-
-
-def test_a_file_in_the_way_of_a_directory(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    for path in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(TransferError, match="cannot create the checkpoint's directory") as info:
-            commit.create_directory(path, sync=True)
-        assert info.value.errno in (errno.EEXIST, errno.ENOTDIR)
-        assert str(info.value.filename).startswith(str(tmp_path / "file"))
-
-
-def test_syncing_what_is_no_directory(tmp_path: Path) -> None:
-    with pytest.raises(TransferError) as info:
-        commit.sync_directory(tmp_path / "missing")
-    assert info.value.errno == errno.ENOENT
-
-
 def test_publishing_replaces_at_once_and_leaves_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / ".metadata"
     commit.publish(path, b"old", token=TOKEN, sync=True)

@@ -106,7 +106,11 @@ def recorded(root: Path, kind: str, engine: str) -> list[Call]:
 
 
 def recorded_with_data(root: Path, kind: str, engine: str) -> tuple[dict[str, bytes], list[Call]]:
-    """The files in `root` before a save of generation `NEW`, and its calls with what they write."""
+    """The files in `root` before a save of generation `NEW`, and its calls with what they write.
+
+    Of kind "made", the calls begin with that of a trainer, or of a killed save, that made the
+    directory and did not sync it.
+    """
     path = root / "step"
     overwrite = kind == "overwrite"
     if overwrite:
@@ -118,6 +122,8 @@ def recorded_with_data(root: Path, kind: str, engine: str) -> tuple[dict[str, by
         ) as writer,
         observing(root, data=True) as observed,
     ):
+        if kind == "made":
+            path.mkdir()
         dcp_save(state(NEW), storage_writer=writer, no_dist=True)
     return before, observed.calls
 
