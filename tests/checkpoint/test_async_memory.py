@@ -9,8 +9,8 @@ from __future__ import annotations
 import gc
 import json
 import sys
-import time
 import threading
+import time
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, cast
