@@ -99,8 +99,11 @@ def dcp_saver(state: State, *, engine: str | None) -> Contender:
     return Contender(name, act, direct=engine not in (None, "buffered"))
 
 
-def saver_in_background(state: State, *, stock: bool) -> Contender:
-    """An asynchronous save: who is held, and for how long."""
+def saver_in_background(state: State, *, stock: bool, direct: bool) -> Contender:
+    """An asynchronous save: who is held, and for how long.
+
+    `direct` tells whether direct I/O is honoured where it saves: ours uses it then.
+    """
 
     def act(directory: Path) -> Act:
         writer = _writer(directory, None if stock else "auto")
@@ -110,7 +113,7 @@ def saver_in_background(state: State, *, stock: bool) -> Contender:
         return Act(clocks, _moved_by(writer), blocked[0], memory.grown_bytes)
 
     name = STOCK_WRITER if stock else "GDSWriter"
-    return Contender(f"{name}, async_save", act, direct=not stock)
+    return Contender(f"{name}, async_save", act, direct=direct and not stock)
 
 
 def dcp_loader(target: State, *, engine: str | None) -> Contender:

@@ -20,6 +20,8 @@ WARM_BYTES_BESIDE = 512 << 20
 # The rest is for whoever else runs here.
 WARM_SHARE_MAX = 0.5
 
+DROP_CACHES = Path("/proc/sys/vm/drop_caches")
+
 # Deleting files leaves discards and journal writes behind; drives take up to some seconds for them.
 SETTLE_S_MIN = 1.5
 SETTLE_S_MAX = 20.0
@@ -85,7 +87,7 @@ def drop_caches(directory: Path) -> bool:
         finally:
             os.close(descriptor)
     try:
-        Path("/proc/sys/vm/drop_caches").write_text("3\n", encoding="ascii")
+        DROP_CACHES.write_text("3\n", encoding="ascii")
     except OSError:
         # EACCES without root, EROFS in a container.
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from dcp_gds.benchmark.solo import State, make_state
 from dcp_gds.benchmark.sweep import Point, best, sweep
 from dcp_gds.benchmark.target import Target, check_room
 from dcp_gds.config import ENGINE_CHOICES
-from dcp_gds.errors import CorruptCheckpointError, UnsupportedError
+from dcp_gds.errors import CorruptCheckpointError, TransferError, UnsupportedError
 from dcp_gds.io.selection import select_for_save
 
 __all__ = ["Session", "measure"]
@@ -74,7 +75,7 @@ def measure(target: Target, scope: Scope, *, fio: Fio | None, say: Say) -> Sessi
     StorageFullError
         Before anything is written, if there is no room.
     TransferError
-        If a tool, a save or a load fails.
+        If no tool can move a file, or one fails in a comparison, or a save or a load.
     CorruptCheckpointError
         If a load gave other bytes than were saved.
     """
@@ -84,6 +85,8 @@ def measure(target: Target, scope: Scope, *, fio: Fio | None, say: Say) -> Sessi
         tools, notes = _tools(fio)
         points = _sweep_all(tools, scope, directory, direct=target.direct, say=say)
         settings = _settings(points)
+        if not settings:
+            raise _nothing_worked(points, target.path)
         notes += [
             f"{tool} could not be used here: {next(p.error for p in points if p.tool == tool)}"
             for tool in tools
@@ -145,6 +148,13 @@ def _settings(points: Sequence[Point]) -> dict[str, tuple[Setting, Setting]]:
     return chosen
 
 
+def _nothing_worked(points: Sequence[Point], path: Path) -> TransferError:
+    """Not even the bare writer could move a file: each tool's first error."""
+    errors = {point.tool: point.error for point in reversed(points)}
+    said = "; ".join(f"{tool}: {error}" for tool, error in reversed(errors.items()))
+    return TransferError(errno.EIO, f"no file could be written and read: {said}", path)
+
+
 def _engines(directory: Path) -> tuple[list[str], list[str]]:
     """Those of our engines for host memory that run here, and why others do not."""
     running, notes = [], []
@@ -178,7 +188,10 @@ def _compare_writes(state: State, field: _Field) -> Comparison:
     ]
     savers = [contender.dcp_saver(state, engine=engine) for engine in [*field.engines, None]]
     if field.scope.background:
-        savers += [contender.saver_in_background(state, stock=stock) for stock in (False, True)]
+        savers += [
+            contender.saver_in_background(state, stock=stock, direct=field.direct)
+            for stock in (False, True)
+        ]
     return compare_writers(
         [*files, *savers],
         tools=[each.name for each in files],

@@ -6,7 +6,7 @@ import contextlib
 import time
 import warnings
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any
 
 import torch
@@ -36,31 +36,42 @@ def make_state(*, length: int, tensors: int, memory_bytes: int | None = None) ->
 
 def save(state: State, writer: StorageWriter) -> None:
     """Save as one rank. GDSWriter is closed too, as its user has to do."""
-    with _alone():
+    with _closing(writer), _alone():
         state_dict_saver.save(state, storage_writer=writer, no_dist=True)
-    if isinstance(writer, GDSWriter):
-        writer.close()
 
 
 def async_save(state: State, writer: StorageWriter) -> float:
-    """Save as one rank in the background, wait for it, and return how long the caller was held."""
+    """Save as one rank in the background, wait for it, and return how long the caller was held.
+
+    The save has ended even when the wait is interrupted: whoever removes its directory then must
+    not meet it.
+    """
     began = time.perf_counter()
-    with _alone():
+    with _closing(writer), _alone():
         answer: Any = state_dict_saver.async_save(state, storage_writer=writer, no_dist=True)
         blocked_s = time.perf_counter() - began
         future = answer if isinstance(answer, Future) else answer.upload_completion
-        future.result()
-    if isinstance(writer, GDSWriter):
-        writer.close()
+        try:
+            future.result()
+        finally:
+            wait([future])
     return blocked_s
 
 
 def load(state: State, reader: StorageReader) -> None:
     """Load into the tensors of `state`, as one rank."""
-    with _alone():
+    with _closing(reader), _alone():
         state_dict_loader.load(state, storage_reader=reader, no_dist=True)
-    if isinstance(reader, GDSReader):
-        reader.close()
+
+
+@contextlib.contextmanager
+def _closing(plugin: StorageWriter | StorageReader) -> Iterator[None]:
+    """Close what is ours, as its user has to do; stock's have nothing to close."""
+    try:
+        yield
+    finally:
+        if isinstance(plugin, GDSWriter | GDSReader):
+            plugin.close()
 
 
 @contextlib.contextmanager

@@ -10,11 +10,15 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from dcp_gds.errors import ConfigError, TransferError
+from dcp_gds.errors import ConfigError
 from dcp_gds.hostmem.units import parse_bytes
+
+if TYPE_CHECKING:
+    from dcp_gds.benchmark.session import Session
 
 __all__ = ["configure", "run"]
 
@@ -69,9 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
         length=None if arguments.size is None else parse_bytes(arguments.size, name="--size"),
         rounds=arguments.rounds,
     )
-    directory = arguments.output.absolute().parent
-    if not directory.is_dir():
-        raise ConfigError(f"--output is {arguments.output}; expected a file name in a directory")
+    _check_output(arguments.output)
     fio = find_fio(gpu=Path("/proc/driver/nvidia/version").exists())
     load = os.getloadavg()[0]
     progress = Console(stderr=True, markup=False, highlight=False)
@@ -84,12 +86,19 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _write(output: Path, document: dict[str, object], session: object) -> Iterator[Path]:
+def _check_output(output: Path) -> None:
+    """Make sure, before an hour of measuring, that its result can be written."""
+    directory = output.absolute().parent
+    if not output.name or not directory.is_dir():
+        raise ConfigError(f"--output is {output}; expected a file name in a directory")
+    if not os.access(directory, os.W_OK):
+        raise ConfigError(f"--output is {output}; expected a directory that can be written to")
+
+
+def _write(output: Path, document: dict[str, object], session: Session) -> Iterator[Path]:
     """Write the document, and the picture where it can be drawn."""
-    from dcp_gds.benchmark.session import Session
     from dcp_gds.cli.benchfigure import draw
 
-    assert isinstance(session, Session)
     content = json.dumps(document, indent=1).encode() + b"\n"
     yield _put(output.with_name(f"{output.name}.json"), content)
     try:
@@ -103,10 +112,12 @@ def _write(output: Path, document: dict[str, object], session: object) -> Iterat
 
 def _put(path: Path, content: bytes) -> Path:
     """Write a file."""
+    from dcp_gds.io.fileerror import file_error
+
     try:
         path.write_bytes(content)
     except OSError as error:
-        raise TransferError(error.errno or 0, error.strerror or str(error), path) from error
+        raise file_error(error, path) from error
     return path
 
 
