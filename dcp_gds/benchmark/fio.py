@@ -123,16 +123,23 @@ def _say(program: str, option: str) -> str:
 def _call(
     *command: str, limit_s: float, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run fio; what it prints is text, whatever it is."""
-    return subprocess.run(
+    """Run fio; what it prints is text, whatever it is. It has ended when this returns or raises."""
+    with subprocess.Popen(
         command,
-        check=False,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        timeout=limit_s,
         cwd=cwd,
-    )
+    ) as process:
+        try:
+            stdout, stderr = process.communicate(timeout=limit_s)
+        except BaseException:
+            # After a Ctrl-C subprocess.run() would not wait, and its file be removed meanwhile.
+            process.kill()
+            process.wait()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
 
 
 def _job(output: str) -> dict[str, Any]:
