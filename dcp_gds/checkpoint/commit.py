@@ -22,11 +22,10 @@ from dcp_gds.errors import (
     CheckpointExistsError,
     ConfigError,
     CorruptCheckpointError,
-    TransferError,
     UnsupportedError,
 )
 from dcp_gds.format.metadata import ShardFileRecord
-from dcp_gds.io.fileerror import transfer_error
+from dcp_gds.io.fileerror import step_error
 from dcp_gds.io.shardfile import remove_file
 
 __all__ = [
@@ -126,7 +125,7 @@ def check_shard_files(directory: Path, results: Iterable[ShardFileResult]) -> No
         except FileNotFoundError:
             length = None
         except OSError as error:
-            raise _transfer_error(error, "cannot look at a shard file", path) from error
+            raise step_error(error, "look at a shard file", path) from error
         if length != result.record.length:
             seen = "no such file" if length is None else f"{length} bytes"
             raise CorruptCheckpointError(
@@ -177,7 +176,7 @@ def publish(
             temporary.rename(path)
             undo.pop_all()
     except OSError as error:
-        raise _transfer_error(error, "cannot publish the metadata", path) from error
+        raise step_error(error, "publish the metadata", path) from error
     if sync:
         sync_directory(path.parent)
 
@@ -199,7 +198,7 @@ def _is_there(path: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
-        raise _transfer_error(error, "cannot look for a checkpoint", path) from error
+        raise step_error(error, "look for a checkpoint", path) from error
     return True
 
 
@@ -208,10 +207,4 @@ def _rank_metadata(directory: Path) -> list[Path]:
     try:
         return [path for path in directory.iterdir() if path.match("__*.metadata")]
     except OSError as error:
-        raise _transfer_error(error, "cannot look for a checkpoint", directory) from error
-
-
-def _transfer_error(error: OSError, what: str, path: Path) -> TransferError:
-    """An OSError with what was being done, and its errno and path."""
-    message = f"{what}: {error.strerror}"
-    return transfer_error(error.errno or 0, message, error.filename or path)
+        raise step_error(error, "look for a checkpoint", directory) from error

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dcp_gds.errors import TransferError
-from dcp_gds.io.fileerror import transfer_error
+from dcp_gds.io.fileerror import step_error
 
 __all__ = ["create_directory", "sync_directory"]
 
@@ -49,7 +49,7 @@ def create_directory(directory: Path, *, sync: bool) -> str:
             missing.append(there)
             there = there.parent
     except OSError as error:
-        raise _cannot("create the checkpoint's directory", error, directory) from error
+        raise step_error(error, "create the checkpoint's directory", directory) from error
     unsynced_reason = _sync_name(there) if sync else ""
     for path in reversed(missing):
         # Another rank may make it at the same moment: syncing its parent twice does no harm.
@@ -102,7 +102,7 @@ def _make(path: Path) -> None:
     try:
         path.mkdir(exist_ok=True)
     except OSError as error:
-        raise _cannot("create the checkpoint's directory", error, path) from error
+        raise step_error(error, "create the checkpoint's directory", path) from error
 
 
 @contextlib.contextmanager
@@ -117,7 +117,9 @@ def _opened(directory: Path) -> Iterator[int]:
                 ": to sync it, it has to be readable; make the checkpoint's directory before the"
                 " save, or save with sync=False, and a power cut may lose it"
             )
-        raise _cannot("open the directory to sync it", error, directory, remedy) from error
+        raise step_error(
+            error, "open the directory to sync it", directory, remedy=remedy
+        ) from error
     try:
         yield fd
     finally:
@@ -137,10 +139,4 @@ def _sync(fd: int, directory: Path) -> None:
                 ": its filesystem does not sync directories; save to another, or with sync=False,"
                 " and a power cut may lose the checkpoint"
             )
-        raise _cannot("sync the directory", error, directory, remedy) from error
-
-
-def _cannot(what: str, error: OSError, path: Path, remedy: str = "") -> TransferError:
-    """An OSError with what was being done, and its errno and path."""
-    message = f"cannot {what}: {error.strerror}{remedy}"
-    return transfer_error(error.errno or 0, message, error.filename or path)
+        raise step_error(error, "sync the directory", directory, remedy=remedy) from error

@@ -7,6 +7,10 @@ cache of ext4 and xfs after a large save.
 from __future__ import annotations
 
 import errno
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +32,7 @@ MIB = 1 << 20
 # More than any of the filesystems has, in the memory of one element.
 TOO_MUCH = 512 * MIB
 CACHED_MAX = 8 * MIB
+FEW_INODES = ("-q", "-F", "-b", "4096", "-m", "0", "-N", "32")
 # A filesystem that passes 256 MiB and its own structures.
 LARGE_MOUNTS = {"ext4": ("-q", "-F", "-b", "4096", "-m", "0"), "xfs": ("-q",)}
 
@@ -115,6 +120,47 @@ def test_a_full_filesystem(kind: str, engine: str, mounts: Mounts) -> None:
     target = torch.zeros(9)
     load({"x": target}, path)
     assert target.eq(1).all()
+
+
+@contextmanager
+def full_inode_table(point: Path, *, free: int) -> Iterator[None]:
+    """Leave so many inodes free; the files that take the others are gone afterwards."""
+    names = point / "names"
+    names.mkdir()
+    for name in range(os.statvfs(point).f_favail - free):
+        (names / str(name)).touch()
+    assert os.statvfs(point).f_favail == free
+    yield
+    shutil.rmtree(names)
+
+
+@pytest.mark.parametrize("engine", ["auto", "buffered"])
+@pytest.mark.parametrize(("name", "needed"), [("new", 3), ("old", 2)])
+def test_a_full_inode_table(name: str, needed: int, engine: str) -> None:
+    """A save makes a directory unless it is there, a shard file and the metadata's temporary one.
+
+    One after the other is made to fail, though there is room for many bytes.
+    """
+    with loop_mount("ext4", length=16 * MIB, mkfs_options=FEW_INODES) as point:
+        save({"x": torch.ones(9)}, point / "old")
+        before = snapshot(point)
+        for free in range(needed):
+            with full_inode_table(point, free=free):
+                with refused(StorageFullError, point / name, "no free inodes") as refusal:
+                    save({"x": torch.zeros(9)}, point / name, engine=engine, overwrite=True)
+                assert isinstance(refusal.error, StorageFullError)
+                assert refusal.error.errno == errno.ENOSPC
+                assert os.statvfs(point).f_favail == max(free - (name == "new"), 0)
+            assert snapshot(point) == before
+            target = torch.zeros(9)
+            load({"x": target}, point / "old")
+            assert target.eq(1).all()
+            shutil.rmtree(point / "new", ignore_errors=True)
+        with full_inode_table(point, free=needed):
+            save({"x": torch.full((9,), 2.0)}, point / name, engine=engine, overwrite=True)
+        target = torch.zeros(9)
+        load({"x": target}, point / name)
+        assert target.eq(2).all()
 
 
 @pytest.mark.parametrize("kind", ["ext4", "tmpfs"])

@@ -71,6 +71,31 @@ def test_a_directory_that_may_not_be_made(locked: Path) -> None:
     assert refusal.error.errno == errno.EACCES
 
 
+def test_a_directory_whose_parent_may_not_be_read(tmp_path: Path) -> None:
+    """The report says that its name could not be made durable; to make one there is refused."""
+    # All modules that a save and a load import: another user may not read them.
+    save({"x": torch.ones(9)}, tmp_path)
+    load({"x": torch.zeros(9)}, tmp_path)
+    with restricted(0o333) as parent:
+        path = parent / "step1"
+        with refused(TransferError, parent, "sync=False") as refusal:
+            save({"x": torch.ones(9)}, path)
+        assert isinstance(refusal.error, TransferError)
+        assert refusal.error.errno == errno.EACCES
+        assert not path.exists()
+        path.mkdir()
+        for directory, told in ((path, True), (path / "a", True), (path / "a" / "b", False)):
+            with GDSWriter(directory) as writer:
+                dcp_save({"x": torch.ones(9)}, storage_writer=writer, no_dist=True)
+                assert writer.report is not None
+                assert writer.report.synced
+                reason = writer.report.unsynced_reason
+            assert reason.startswith(f"{parent} could not be synced") if told else reason == ""
+            target = torch.zeros(9)
+            load({"x": target}, directory)
+            assert target.eq(1).all()
+
+
 @pytest.mark.parametrize("below", ["", "step1"], ids=["there", "above"])
 def test_a_file_where_the_directory_should_be(below: str, tmp_path: Path) -> None:
     file = tmp_path / "file"
