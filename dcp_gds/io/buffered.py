@@ -17,7 +17,7 @@ from functools import partial
 from weakref import WeakKeyDictionary
 
 from dcp_gds.errors import TransferError
-from dcp_gds.format.extent import Extent
+from dcp_gds.format.extent import Extent, round_down
 from dcp_gds.io.advice import advise
 from dcp_gds.io.engine import Completion, EngineName, Operation, Transfer
 from dcp_gds.io.fileerror import transfer_error
@@ -144,11 +144,17 @@ def _carry_out(transfer: Transfer, window: DirtyWindow) -> Completion:
 
 
 def _pieces(transfer: Transfer) -> Iterator[tuple[Extent, memoryview]]:
-    """Cut a transfer into pieces, each with its memory."""
-    for start in range(0, transfer.length, _PIECE_BYTES):
-        length = min(_PIECE_BYTES, transfer.length - start)
-        memory = _memory_view(transfer.address + start, length, _PYBUF_WRITE)
-        yield Extent(transfer.offset + start, length), memory
+    """Cut a transfer at multiples of a piece's length in the file; each piece with its memory.
+
+    So only the first and the last one share a folio of the page cache with another transfer.
+    """
+    end = transfer.offset + transfer.length
+    start = transfer.offset
+    while start < end:
+        stop = min(end, round_down(start, alignment=_PIECE_BYTES) + _PIECE_BYTES)
+        address = transfer.address + (start - transfer.offset)
+        yield Extent(start, stop - start), _memory_view(address, stop - start, _PYBUF_WRITE)
+        start = stop
 
 
 def _write_piece(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import mmap
 import os
 import threading
 from collections import deque
@@ -25,6 +24,10 @@ _OVERLAYFS_SUPER_MAGIC = 0x794C7630
 # A kernel without the call, and a container that forbids it.
 _UNAVAILABLE = (errno.ENOSYS, errno.EPERM)
 
+# Folios of the page cache begin at a multiple of their length in the file, and are no longer than a
+# huge page (x86-64).
+_FOLIO_BYTES_MAX = 2 << 20
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -36,8 +39,9 @@ class DirtyWindow:
     Parameters
     ----------
     bytes_max
-        Most bytes that are being written, dirty, or under write-back. At least what all threads
-        write at one time, so that waiting for the ranges already written makes room for one more.
+        Most bytes of the page cache that are being written, dirty, or under write-back: extents
+        count with all folios that they touch. At least what all threads write at one time, so that
+        waiting for the ranges already written makes room for one more.
     """
 
     def __init__(self, *, bytes_max: int) -> None:
@@ -56,16 +60,17 @@ class DirtyWindow:
             If the kernel failed to write an older range of the file. It tells this once: a later
             sync would succeed, so whoever gets the error must not take the file for good.
         """
+        held = _rounded_out(extent).length
         with self._lock:
-            while self._bytes + extent.length > self._bytes_max:
+            while self._bytes + held > self._bytes_max:
                 self._settle_oldest(file)
-            self._bytes += extent.length
+            self._bytes += held
         try:
             yield
             _sync_range(file.fd, extent, flags=_WRITE)
         except BaseException:
             with self._lock:
-                self._bytes -= extent.length
+                self._bytes -= held
             raise
         with self._lock:
             self._ranges.append(extent)
@@ -80,7 +85,7 @@ class DirtyWindow:
             settled = [oldest] if alone else list(self._ranges)
             for extent in settled:
                 self._ranges.popleft()
-                self._bytes -= extent.length
+                self._bytes -= _rounded_out(extent).length
                 drop_cached(file.fd, extent)
         except OSError as error:
             raise transfer_error(
@@ -95,12 +100,18 @@ class DirtyWindow:
 def drop_cached(fd: int, extent: Extent) -> None:
     """Drop the clean pages of a range from the page cache.
 
-    The kernel leaves a page that is only partly in the range, so the range is rounded out: the page
-    that two ranges share then goes with the later of them.
+    The kernel leaves a folio (pages that it keeps together) that is only partly in the range, so
+    the range is rounded out: the folio that two ranges share then goes with whichever is dropped
+    last.
     """
-    offset = round_down(extent.offset, alignment=mmap.PAGESIZE)
-    length = round_up(extent.end, alignment=mmap.PAGESIZE) - offset
-    advise(fd, os.POSIX_FADV_DONTNEED, offset=offset, length=length)
+    folios = _rounded_out(extent)
+    advise(fd, os.POSIX_FADV_DONTNEED, offset=folios.offset, length=folios.length)
+
+
+def _rounded_out(extent: Extent) -> Extent:
+    """The longest folios that an extent can touch."""
+    offset = round_down(extent.offset, alignment=_FOLIO_BYTES_MAX)
+    return Extent(offset, round_up(extent.end, alignment=_FOLIO_BYTES_MAX) - offset)
 
 
 def _sync_range(fd: int, extent: Extent, *, flags: int) -> bool:

@@ -105,9 +105,13 @@ def test_a_signal_ends_it(
     drive: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
     number: signal.Signals,
 ) -> None:
     """It comes while fio runs, which has made its file and would go on for a minute."""
+    # A shell starts what runs in the background with SIGINT ignored.
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, previous))
     before = signal.getsignal(signal.SIGTERM)
     job = f"echo $$ > {tmp_path}/pid; echo x > sweep; kill -{int(number)} $PPID; exec /bin/sleep 60"
     only_on_path(monkeypatch, install(tmp_path / "bin", job=job))
